@@ -1,0 +1,1 @@
+"""Coordinates and two-view geometry, free of files and networks."""

@@ -1,0 +1,109 @@
+"""The values that travel between rooms.
+
+The pixel convention of everything public, stated once: the centre of the top-left pixel is (0, 0), x runs right,
+y runs down, points are (x, y), and coordinates are those of the ORIGINAL photo after its EXIF orientation has been
+applied. Other conventions are converted in `coam.geometry.coordinates` and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+Size = tuple[int, int]  # (width, height) in pixels
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The regular positions of one image at which descriptors are compared.
+
+    A grid position is a keypoint: its id, row * columns + column, depends on the image and the matcher's
+    settings only, never on the other image, so matches of many pairs chain into tracks by id.
+    """
+
+    columns: int
+    rows: int
+    origin: tuple[float, float]  # (x, y) of id 0 in original pixels
+    step: tuple[float, float]  # distance between neighbours in original pixels
+
+    def __len__(self) -> int:
+        return self.columns * self.rows
+
+    def positions(self, ids: IntArray) -> FloatArray:
+        """Positions (N, 2) in original pixels of the grid ids (N,)."""
+        ids = np.asarray(ids, dtype=np.int64)
+        column, row = ids % self.columns, ids // self.columns
+        x = self.origin[0] + column * self.step[0]
+        y = self.origin[1] + row * self.step[1]
+        return np.stack([x, y], axis=-1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Correspondences between two photos, best first.
+
+    `points0[i]` in photo 0 corresponds to `points1[i]` in photo 1. `ids0`, `ids1` name the grid positions the match
+    came from (-1 where the caller gave keypoints); the sub-pixel offset is `points1 - grid1.positions(ids1)`.
+    """
+
+    points0: FloatArray  # (N, 2) pixels of the original photo 0
+    points1: FloatArray  # (N, 2) pixels of the original photo 1
+    scores: FloatArray  # (N,) in [0, 1], higher is better
+    ids0: IntArray  # (N,) grid ids in photo 0
+    ids1: IntArray  # (N,) grid ids in photo 1
+    size0: Size  # (width, height) of photo 0
+    size1: Size  # (width, height) of photo 1
+    grid0: Grid | None = None
+    grid1: Grid | None = None
+    overlap: float = float("nan")  # probability that the two photos show the same place; nan: not calibrated
+    meta: dict[str, Any] = field(default_factory=dict)  # model name, timing, rotation: JSON values only
+    image0: Any = field(default=None, repr=False, compare=False)  # what was matched, kept for draw(); never saved
+    image1: Any = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def top(self, count: int) -> Matches:
+        """The `count` best matches."""
+        return self.select(np.arange(min(count, len(self))))
+
+    def select(self, index: npt.NDArray[Any]) -> Matches:
+        """The matches at `index` (integers or a boolean mask)."""
+        from dataclasses import replace
+
+        return replace(
+            self,
+            points0=self.points0[index],
+            points1=self.points1[index],
+            scores=self.scores[index],
+            ids0=self.ids0[index],
+            ids1=self.ids1[index],
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write .npz, .h5 or .json, by the ending of `path`."""
+        from coam.storage import save_matches
+
+        return save_matches(self, path)
+
+    @staticmethod
+    def load(path: str | Path) -> Matches:
+        """Read what `save` wrote."""
+        from coam.storage import load_matches
+
+        return load_matches(path)
+
+    def draw(self, **options: Any) -> Image.Image:
+        """The two photos side by side with match lines; options as in `coam.viz.draw_matches`."""
+        from coam.viz import draw_matches
+
+        return draw_matches(self, **options)
