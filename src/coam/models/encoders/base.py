@@ -1,0 +1,54 @@
+"""What every encoder has in common: a five-level pyramid, and preprocessing that travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+PYRAMID_STRIDES = (2, 4, 8, 16, 32)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+Triple = tuple[float, float, float]
+
+
+class Encoder(nn.Module):
+    """Image (B, 3, H, W) in [0, 1], H and W multiples of 32 -> five maps (B, C_l, H / s_l, W / s_l), s = 2 ... 32."""
+
+    # Entries of public checkpoints that belong to the classifier and are left out when loading.
+    classifier_prefixes: tuple[str, ...] = ()
+
+    def __init__(self, channels: tuple[int, ...], mean: Triple, std: Triple) -> None:
+        super().__init__()
+        self.channels = channels
+        # Not in the state dict: its names stay those of the public checkpoints.
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Pyramid of an image (B, 3, H, W) with values in [0, 1]."""
+        height, width = image.shape[-2:]
+        if height % 32 or width % 32:
+            raise ValueError(f"an encoder wants sides that are multiples of 32, got {height} x {width}: pad first")
+        return self.pyramid((image - self.mean) / self.std)
+
+    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
+        """Pyramid of an image (B, 3, H, W) that is already normalised."""
+        raise NotImplementedError
+
+    def with_own_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A public checkpoint's tensors under this encoder's names, the classifier left out."""
+        return {name: value for name, value in state.items() if not name.startswith(self.classifier_prefixes)}
+
+
+def initialise_convolutions(module: nn.Module) -> None:
+    """He initialisation of every convolution, so that an encoder without pretrained weights can be trained."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

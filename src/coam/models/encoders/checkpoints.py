@@ -1,0 +1,70 @@
+"""Pretrained encoder weights: read a local file, or fetch the public one. Nothing is ever unpickled into code."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coam.errors import WeightsError
+from coam.models.encoders.base import Encoder
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """Tensors by name from a local .safetensors, .pth or .pt file; a pickle may hold tensors only."""
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(f"{path} does not exist; give a .safetensors or .pth file")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in (".pth", ".pt"):
+        return _read_pickle(path)
+    raise WeightsError(f"{path} is neither .safetensors nor .pth; give a weights file of one of these kinds")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is damaged or no .safetensors file ({error}); fetch it again") from None
+    return tensors
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise WeightsError(f"{path} is damaged or holds more than tensors ({reason}); use another file") from None
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise WeightsError(f"{path} holds no table of tensors by name; give a file made by torch.save(state_dict)")
+    return dict(content)
+
+
+def load_pretrained(encoder: Encoder, source: str | Path) -> None:
+    """Fill `encoder` from the weights file `source`, whose names and shapes must fit; the classifier is left out."""
+    load_tensors(encoder, read_tensors(source), str(source))
+
+
+def load_tensors(encoder: Encoder, tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Fill `encoder` from named tensors; `origin` is what errors call them."""
+    given = encoder.with_own_names(tensors)
+    wanted = encoder.state_dict()
+    # Counters of batch norm do nothing at inference, and many files leave them out.
+    missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in given if name not in wanted]
+    misfits = [name for name, value in given.items() if name in wanted and value.shape != wanted[name].shape]
+    kind = type(encoder).__name__
+    for names, problem in ((missing, "lacks"), (unknown, "has the unknown"), (misfits, "has a wrong shape of")):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise WeightsError(f"{origin} {problem} {names[0]}{more}; give a file made for {kind}")
+    encoder.load_state_dict(given, strict=False)
