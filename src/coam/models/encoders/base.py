@@ -15,8 +15,13 @@ Triple = tuple[float, float, float]
 
 
 class Encoder(nn.Module):
-    """Image (B, 3, H, W) in [0, 1], H and W multiples of 32 -> five maps (B, C_l, H / s_l, W / s_l), s = 2 ... 32."""
+    """Image (B, 3, H, W) in [0, 1] -> five maps (B, C_l, H / s_l, W / s_l), s = 2 ... 32.
 
+    H and W are multiples of 32.
+    """
+
+    # Where torchvision publishes ImageNet weights; the hash is in the file name.
+    public_url: str | None = None
     # Entries of public checkpoints that belong to the classifier and are left out when loading.
     classifier_prefixes: tuple[str, ...] = ()
 
@@ -33,7 +38,7 @@ class Encoder(nn.Module):
         """Pyramid of an image (B, 3, H, W) with values in [0, 1]."""
         height, width = image.shape[-2:]
         if height % 32 or width % 32:
-            raise ValueError(f"an encoder wants sides that are multiples of 32, got {height} x {width}: pad first")
+            raise ValueError(f"sides must be multiples of 32, got {height} x {width}: pad the image first")
         return self.pyramid((image - self.mean) / self.std)
 
     def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
@@ -46,7 +51,7 @@ class Encoder(nn.Module):
 
 
 def initialise_convolutions(module: nn.Module) -> None:
-    """He initialisation of every convolution, so that an encoder without pretrained weights can be trained."""
+    """He initialisation of every convolution, so that an encoder can be trained from nothing."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

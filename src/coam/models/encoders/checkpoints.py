@@ -1,4 +1,4 @@
-"""Pretrained encoder weights: read a local file, or fetch the public one. Nothing is ever unpickled into code."""
+"""Pretrained encoder weights: read a local file, or fetch the public one. Only tensors are ever unpickled."""
 
 from __future__ import annotations
 
@@ -40,18 +40,42 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise WeightsError(f"{path} is damaged or holds more than tensors ({reason}); use another file") from None
+        reason = _first_line(error)
+        raise WeightsError(f"{path} is damaged or holds more than tensors ({reason}); give another") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise WeightsError(f"{path} holds no table of tensors by name; give a file made by torch.save(state_dict)")
+        raise WeightsError(f"{path} holds no tensors by name; give a file made by torch.save(state_dict)")
     return dict(content)
 
 
-def load_pretrained(encoder: Encoder, source: str | Path) -> None:
-    """Fill `encoder` from the weights file `source`, whose names and shapes must fit; the classifier is left out."""
-    load_tensors(encoder, read_tensors(source), str(source))
+def load_pretrained(encoder: Encoder, source: str | Path | None = None, *, download: bool = False) -> None:
+    """Fill `encoder` from the file `source`, or with `download` from the weights that torchvision publishes.
+
+    Names and shapes must fit; the classifier is left out.
+    """
+    if source is not None:
+        load_tensors(encoder, read_tensors(source), str(source))
+    elif download:
+        tensors = _fetch(encoder)
+        load_tensors(encoder, tensors, str(encoder.public_url))
+    else:
+        raise WeightsError("no weights named; give a .safetensors or .pth file, or ask for a download")
+
+
+def _fetch(encoder: Encoder) -> dict[str, Tensor]:
+    url = encoder.public_url
+    if url is None:
+        raise WeightsError(f"no public weights are known for {type(encoder).__name__}; give a local file")
+    try:
+        tensors: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+            url, map_location="cpu", check_hash=True, weights_only=True
+        )
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        # No network, a wrong hash, or more than tensors in the file.
+        reason = _first_line(error)
+        raise WeightsError(f"cannot fetch {url} ({reason}); give a local file instead") from None
+    return tensors
 
 
 def load_tensors(encoder: Encoder, tensors: Mapping[str, Tensor], origin: str) -> None:
@@ -62,9 +86,13 @@ def load_tensors(encoder: Encoder, tensors: Mapping[str, Tensor], origin: str) -
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     unknown = [name for name in given if name not in wanted]
     misfits = [name for name, value in given.items() if name in wanted and value.shape != wanted[name].shape]
-    kind = type(encoder).__name__
-    for names, problem in ((missing, "lacks"), (unknown, "has the unknown"), (misfits, "has a wrong shape of")):
+    for problem, names in (("lacks", missing), ("has unknown", unknown), ("has a wrong shape of", misfits)):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            kind = type(encoder).__name__
             raise WeightsError(f"{origin} {problem} {names[0]}{more}; give a file made for {kind}")
     encoder.load_state_dict(given, strict=False)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,7 +1,8 @@
 """EfficientNet-B1 (torchvision's parameter names) and EfficientNet-Lite1 (the same names, see `lite1_name`).
 
-Lite1 differs from B1 in four ways: ReLU6 instead of SiLU, no squeeze-and-excitation, a first and last stage that are
-not deepened, and TensorFlow's SAME padding, which for stride 2 on an even size pads one pixel less at the top and left.
+Lite1 differs from B1 in four ways: ReLU6 instead of SiLU, no squeeze-and-excitation, a first and last stage
+that are not deepened, and TensorFlow's SAME padding, which for stride 2 on an even size pads one pixel less at
+the top and left.
 """
 
 from __future__ import annotations
@@ -42,7 +43,15 @@ class Variant:
 
 
 def _stages(blocks: tuple[int, ...]) -> tuple[Stage, ...]:
-    shapes = ((1, 3, 1, 16), (6, 3, 2, 24), (6, 5, 2, 40), (6, 3, 2, 80), (6, 5, 1, 112), (6, 5, 2, 192), (6, 3, 1, 320))
+    shapes = (
+        (1, 3, 1, 16),
+        (6, 3, 2, 24),
+        (6, 5, 2, 40),
+        (6, 3, 2, 80),
+        (6, 5, 1, 112),
+        (6, 5, 2, 192),
+        (6, 3, 1, 320),
+    )
     return tuple(Stage(*shape, blocks=count) for shape, count in zip(shapes, blocks, strict=True))
 
 
@@ -73,7 +82,7 @@ LEVEL_STAGES = (1, 2, 3, 5, 7)
 
 
 class SameStride2Conv(nn.Conv2d):
-    """Stride-2 convolution of an even-sized map, padded as TensorFlow's SAME does: the odd pixel goes right and below."""
+    """Stride-2 convolution of an even-sized map with TensorFlow's padding: the odd pixel right and below."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W), H and W even -> (B, D, H / 2, W / 2)."""
@@ -83,15 +92,21 @@ class SameStride2Conv(nn.Conv2d):
 
 
 def conv_norm(
-    variant: Variant, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: bool = True
+    variant: Variant,
+    inputs: int,
+    outputs: int,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    activate: bool = True,
 ) -> nn.Sequential:
-    """Convolution, batch norm and, unless `act` is off, the activation; as 0, 1, 2 like torchvision."""
+    """Convolution, batch norm and, unless `activate` is off, the activation; as 0, 1, 2 like torchvision."""
     if stride == 2 and variant.tensorflow_padding:
         conv: nn.Conv2d = SameStride2Conv(inputs, outputs, kernel, stride, 0, groups=groups, bias=False)
     else:
         conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     layers: list[nn.Module] = [conv, nn.BatchNorm2d(outputs, variant.norm_eps, variant.norm_momentum)]
-    if act:
+    if activate:
         layers.append(variant.activation(inplace=True))
     return nn.Sequential(*layers)
 
@@ -112,7 +127,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand (1x1), filter each channel (depthwise), squeeze-and-excite where the variant does, project (1x1)."""
+    """Expand (1x1), filter each channel (depthwise), squeeze-and-excite (B1 only), project (1x1)."""
 
     def __init__(self, variant: Variant, stage: Stage, inputs: int, stride: int) -> None:
         super().__init__()
@@ -123,7 +138,7 @@ class InvertedResidual(nn.Module):
         layers.append(conv_norm(variant, hidden, hidden, stage.kernel, stride, groups=hidden))
         if variant.squeeze:
             layers.append(SqueezeExcitation(hidden, max(1, inputs // 4)))
-        layers.append(conv_norm(variant, hidden, stage.channels, act=False))
+        layers.append(conv_norm(variant, hidden, stage.channels, activate=False))
         self.block = nn.Sequential(*layers)
         self.residual = stride == 1 and inputs == stage.channels
 
@@ -166,8 +181,17 @@ class EfficientNetEncoder(Encoder):
         return tuple(levels)
 
 
+class EfficientNetB1Encoder(EfficientNetEncoder):
+    """EfficientNet-B1 as torchvision has it."""
+
+    public_url = "https://download.pytorch.org/models/efficientnet_b1_rwightman-bac287d4.pth"
+
+    def __init__(self) -> None:
+        super().__init__(B1)
+
+
 class EfficientNetLite1Encoder(EfficientNetEncoder):
-    """EfficientNet-Lite1; reads checkpoints under its own names and under those of `efficientnet_lite_pytorch`."""
+    """EfficientNet-Lite1; reads files with its own names and with those of `efficientnet_lite_pytorch`."""
 
     def __init__(self) -> None:
         super().__init__(LITE1)
@@ -190,10 +214,10 @@ _LITE1_PARTS = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_con
 def lite1_name(package_name: str) -> str | None:
     """Our name of a parameter of the package `efficientnet_lite_pytorch`; None for its head and classifier.
 
-    `_conv_stem`, `_bn0` become `features.0.0`, `features.0.1`. The blocks, numbered through there, are counted per
-    stage here: `_blocks.K.PART` becomes `features.STAGE.BLOCK.block.STEP.{0 convolution, 1 norm}` with the steps
-    expand (`_expand_conv`, `_bn0`), filter (`_depthwise_conv`, `_bn1`), project (`_project_conv`, `_bn2`); the very
-    first block has no expand step, so its steps count from the filter.
+    `_conv_stem`, `_bn0` become `features.0.0`, `features.0.1`. The blocks, numbered through there, count per
+    stage here: `_blocks.K.PART` becomes `features.STAGE.BLOCK.block.STEP.{0 convolution, 1 norm}` with the
+    steps expand (`_expand_conv`, `_bn0`), filter (`_depthwise_conv`, `_bn1`) and project (`_project_conv`,
+    `_bn2`). The very first block has no expand step, so its steps count from the filter.
     """
     stem = re.fullmatch(r"(_conv_stem|_bn0)\.(\w+)", package_name)
     if stem:

