@@ -1,0 +1,157 @@
+"""From a grid position to a sub-pixel one.
+
+`refine_paper` and `refine_quadratic` use the similarities of the 3x3 grid neighbours of a match; `refine_softargmax`
+correlates with a finer feature map in a window around the match. All positions are image pixels in our convention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coam.geometry.coordinates import resize_points
+
+_GATHER_ELEMENTS = 16 * 2**20 - 1  # float32 entries gathered at a time: under 64 MB
+_FLAT = 1e-12  # curvature or weight below which there is no peak to speak of
+
+
+@dataclass(frozen=True)
+class RefinedPoints:
+    """Positions after refinement, and how sharply the similarity picks them out."""
+
+    points: Tensor  # (K, 2) float32, image pixels
+    peak: Tensor  # (K,) float32, confidence; each refinement says what its peak is
+    spread: Tensor  # (K,) float32, pixels: root mean square distance from `points`
+
+
+@torch.no_grad()
+def refine_paper(
+    query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int, grid: Tensor
+) -> RefinedPoints:
+    """The refinement of the paper's appendix: mean of the 3x3 grid positions weighted by similarity - local minimum.
+
+    query: (K, D) descriptors of the matches in the other image; grid_descriptors: (rows * columns, D) of this one;
+    index: (K,) the matched grid positions; grid: (rows * columns, 2) their pixels (`grid_points`).
+    Neighbours outside the grid are left out. `peak` is the largest weight, `spread` the weighted deviation.
+    """
+    similarity, neighbour, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
+    lowest = similarity.masked_fill(~inside, torch.inf).amin(dim=1, keepdim=True)
+    weight = (similarity - lowest).masked_fill(~inside, 0.0)
+    total = weight.sum(dim=1, keepdim=True)
+    only_centre = torch.zeros_like(weight)
+    only_centre[:, 4] = 1.0
+    weight = torch.where(total > _FLAT, weight / total.clamp(min=_FLAT), only_centre)
+    return _expectation(weight, grid.float()[neighbour])
+
+
+@torch.no_grad()
+def refine_quadratic(
+    query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int, grid: Tensor
+) -> RefinedPoints:
+    """The top of the quadratic surface through the 3x3 similarities around each match; arguments as `refine_paper`.
+
+    Where the surface has no maximum within one cell (no true peak, a ridge), each axis is fitted alone; at the edge
+    of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top, `spread` its
+    width if similarities are read as log-probabilities (the inverse curvature, infinite on a plateau).
+    """
+    similarity, neighbour, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
+    value = similarity.unflatten(1, (3, 3))  # [:, y + 1, x + 1]
+    slope_x, bend_x = _slope_and_bend(value[:, 1, 0], value[:, 1, 1], value[:, 1, 2], inside[:, 3] & inside[:, 5])
+    slope_y, bend_y = _slope_and_bend(value[:, 0, 1], value[:, 1, 1], value[:, 2, 1], inside[:, 1] & inside[:, 7])
+    twist = (value[:, 2, 2] - value[:, 2, 0] - value[:, 0, 2] + value[:, 0, 0]) / 4
+    twist = torch.where(inside.all(dim=1), twist, 0.0)
+    determinant = bend_x * bend_y - twist * twist
+    safe = torch.where(determinant > _FLAT, determinant, 1.0)
+    joint = torch.stack([twist * slope_y - bend_y * slope_x, twist * slope_x - bend_x * slope_y], dim=1)
+    joint = joint / safe.unsqueeze(1)
+    alone = torch.stack([_one_axis_top(slope_x, bend_x), _one_axis_top(slope_y, bend_y)], dim=1)
+    is_peak = (determinant > _FLAT) & (bend_x < 0) & (joint.abs() <= 1).all(dim=1)
+    offset = torch.where(is_peak.unsqueeze(1), joint, alone)
+    height = value[:, 1, 1] + 0.5 * (slope_x * offset[:, 0] + slope_y * offset[:, 1])
+    step = _grid_step(grid, columns, rows)
+    spread_x = step[0] / (-bend_x).clamp(min=0).sqrt()
+    spread_y = step[1] / (-bend_y).clamp(min=0).sqrt()
+    return RefinedPoints(grid.float()[index] + offset * step, height, torch.hypot(spread_x, spread_y))
+
+
+@torch.no_grad()
+def refine_softargmax(
+    query: Tensor, fine_map: Tensor, centres: Tensor, stride: float, radius: int, temperature: float
+) -> RefinedPoints:
+    """Expected position in a window of a fine feature map around each coarse match.
+
+    query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell per
+    `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is the (2 * radius + 1)^2 cells
+    around the cell nearest to the centre; cells outside the map get no weight. Weights are the softmax of
+    <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted deviation in pixels.
+    """
+    features, height, width = fine_map.shape
+    cells = fine_map.flatten(1).t().contiguous()  # one feature vector per row: a gather reads whole cache lines
+    nearest_cell = resize_points(centres.float(), (1.0 / stride, 1.0 / stride)).round()
+    column = nearest_cell[:, 0].clamp(0, width - 1).long()
+    row = nearest_cell[:, 1].clamp(0, height - 1).long()
+    reach = torch.arange(-radius, radius + 1, device=fine_map.device)
+    window_rows = (row.unsqueeze(1) + reach).unsqueeze(2)  # (K, S, 1)
+    window_columns = (column.unsqueeze(1) + reach).unsqueeze(1)  # (K, 1, S)
+    inside = (window_rows >= 0) & (window_rows < height) & (window_columns >= 0) & (window_columns < width)
+    inside = inside.flatten(1)
+    address = (window_rows.clamp(0, height - 1) * width + window_columns.clamp(0, width - 1)).flatten(1)
+    similarity = _gathered_similarity(query, cells, address)
+    weight = torch.softmax((similarity / temperature).masked_fill(~inside, -torch.inf), dim=1)
+    cell_x, cell_y = torch.broadcast_tensors(window_columns, window_rows)
+    position = torch.stack([cell_x.flatten(1), cell_y.flatten(1)], dim=2).float()
+    return _expectation(weight, resize_points(position, (stride, stride)))
+
+
+def _expectation(weight: Tensor, position: Tensor) -> RefinedPoints:
+    """Mean and deviation of positions (K, P, 2) under weights (K, P) that sum to one."""
+    mean = torch.einsum("kp,kpc->kc", weight, position)
+    variance = torch.einsum("kp,kpc->k", weight, (position - mean.unsqueeze(1)) ** 2)
+    return RefinedPoints(mean, weight.amax(dim=1), variance.clamp(min=0).sqrt())
+
+
+def _neighbour_similarity(
+    query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Similarity, grid id and "lies on the grid" (K, 9 each) of the 3x3 neighbours, row by row, the centre fifth."""
+    reach = torch.tensor([-1, 0, 1], device=index.device)
+    row = (index // columns).unsqueeze(1) + reach.repeat_interleave(3)
+    column = (index % columns).unsqueeze(1) + reach.repeat(3)
+    inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    neighbour = row.clamp(0, rows - 1) * columns + column.clamp(0, columns - 1)
+    return _gathered_similarity(query, grid_descriptors, neighbour), neighbour, inside
+
+
+def _gathered_similarity(query: Tensor, features: Tensor, address: Tensor) -> Tensor:
+    """<query_k, features[address_kp]> (K, P) in float32, for query (K, F), features (N, F), address (K, P)."""
+    window, size = address.shape[1], query.shape[1]
+    chunk = max(1, _GATHER_ELEMENTS // max(1, window * size))
+    result = torch.empty(address.shape, dtype=torch.float32, device=query.device)
+    for start in range(0, address.shape[0], chunk):
+        part = slice(start, start + chunk)
+        gathered = features[address[part]].float()
+        result[part] = torch.bmm(gathered, query[part].float().unsqueeze(2)).squeeze(2)
+    return result
+
+
+def _slope_and_bend(before: Tensor, centre: Tensor, after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second difference (K,); zero where a neighbour is missing."""
+    slope = torch.where(known, (after - before) / 2, 0.0)
+    bend = torch.where(known, after + before - 2 * centre, 0.0)
+    return slope, bend
+
+
+def _one_axis_top(slope: Tensor, bend: Tensor) -> Tensor:
+    """Offset (K,) of the parabola's top in cells, within half a cell; 0 where there is none."""
+    top = -slope / torch.where(bend < -_FLAT, bend, -1.0)
+    return torch.where(bend < -_FLAT, top.clamp(-0.5, 0.5), 0.0)
+
+
+def _grid_step(grid: Tensor, columns: int, rows: int) -> Tensor:
+    """Distance (2,) between neighbours of a grid (rows * columns, 2) in x and y."""
+    first = grid[0].float()
+    last = grid[-1].float()
+    gaps = torch.tensor([max(columns - 1, 1), max(rows - 1, 1)], device=grid.device)
+    return (last - first) / gaps
