@@ -12,9 +12,9 @@ from coam.geometry.coordinates import resize_points
 def grid_points(
     columns: int, rows: int, width: float, height: float, device: torch.device | str | None = None
 ) -> Tensor:
-    """Centres (rows * columns, 2) of a columns x rows division of a width x height image, row by row, in our pixels.
+    """Centres (rows * columns, 2) of a columns x rows division of a width x height image, in our pixels.
 
-    With columns == width and rows == height these are the pixel centres themselves.
+    Row by row. With columns == width and rows == height these are the pixel centres themselves.
     """
     x = (torch.arange(columns, device=device, dtype=torch.float32) + 0.5) * (width / columns) - 0.5
     y = (torch.arange(rows, device=device, dtype=torch.float32) + 0.5) * (height / rows) - 0.5
@@ -22,12 +22,12 @@ def grid_points(
 
 
 def sample_map(feature_map: Tensor, points: Tensor, stride: float, normalise: bool = False) -> Tensor:
-    """Bilinear samples (B, N, C), float32, of `feature_map` (B, C, H, W) at `points` (B, N, 2) in image pixels.
+    """Bilinear samples (B, N, C), float32, of `feature_map` (B, C, H, W) at `points` (B, N, 2), image pixels.
 
-    Map cell (row, column) stands for pixel ((column + .5) * stride - .5, (row + .5) * stride - .5); positions beyond
-    the outermost cells take the value at the border. `normalise` gives every sample unit length again, which
-    interpolation between unit vectors loses. Positions and weights are float32 whatever the map's type is
-    (grid_sample would round positions to the map's type: whole pixels wrong in bfloat16).
+    Map cell (row, column) stands for pixel ((column + .5) * stride - .5, (row + .5) * stride - .5); positions
+    beyond the outermost cells take the value at the border. `normalise` gives every sample unit length again,
+    which interpolation between unit vectors loses. Positions and weights are float32 whatever the map's type
+    is (grid_sample would round positions to the map's type: whole pixels wrong in bfloat16).
     """
     height, width = feature_map.shape[-2:]
     position = resize_points(points.float(), (1.0 / stride, 1.0 / stride))

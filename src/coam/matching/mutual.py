@@ -1,11 +1,11 @@
 """Exact nearest neighbours between two sets of descriptors, without ever holding the whole similarity matrix.
 
-The similarity is the inner product, in float32. It is computed in panels of rows; every entry is computed once, and
-row maxima and column maxima are both taken from that one number. So "the row's maximum equals the column's maximum"
-is a comparison of a number with itself and needs no tolerance, whatever the chunking.
+The similarity is the inner product, in float32. It is computed in panels of rows; every entry is computed
+once, and row maxima and column maxima are both taken from that one number. So "the row's maximum equals the
+column's maximum" compares a number with itself and needs no tolerance, whatever the chunking.
 
-Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i is the
-first maximum of column j.
+Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
+is the first maximum of column j.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 _PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB
-_CPU_PANEL_ROWS = 256  # a panel 256 rows high is as fast as a higher one, and 16384 columns of it stay in the L3 cache
+_CPU_PANEL_ROWS = 256  # as fast as higher panels, and 16384 columns of it stay in the L3 cache
 _TILE_COLUMNS = 1024  # 256 x 1024 floats are reduced while they are still in the L2 cache
-_GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed ones
+_GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
 _SAFE_EXPONENT = 80.0  # exp(-80) is still a normal float32
 
 
 @dataclass(frozen=True)
 class MutualMatches:
-    """K pairs that choose each other. Ordered by `index0` as the search gives them, best first after `top_k`."""
+    """K pairs that choose each other. Ordered by `index0` as they are found, best first after `top_k`."""
 
     index0: Tensor  # (K,) int64, positions in descriptors0
     index1: Tensor  # (K,) int64, positions in descriptors1
@@ -68,8 +68,8 @@ def fold_score(descriptors: Tensor, score: Tensor) -> Tensor:
 def mutual_nearest(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None = None) -> MutualMatches:
     """Exact mutual nearest neighbours of descriptors0 (N, D) and descriptors1 (M, D) by inner product.
 
-    `chunk` is the number of rows compared at a time; the result does not depend on it beyond the rounding of the
-    matrix product, the memory does. The default keeps a chunk's similarities under 64 MB.
+    `chunk` is the number of rows compared at a time: memory grows with it, the result does not depend on it
+    (beyond the rounding of the matrix product). The default keeps a chunk's similarities under 64 MB.
     """
     return _mutual(descriptors0, descriptors1, chunk, None)
 
@@ -80,8 +80,8 @@ def dual_softmax_nearest(
 ) -> MutualMatches:
     """The matches of `mutual_nearest`, each with its dual softmax `probability`, in the same single pass.
 
-    probability(i, j) = softmax over row i times softmax over column j of <d_i, d_j> / temperature. (The paper's
-    "temperature 20" multiplies: give 1 / 20 here.)
+    probability(i, j) = softmax over row i times softmax over column j of <d_i, d_j> / temperature.
+    (The paper's "temperature 20" multiplies: give 1 / 20 here.)
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -151,8 +151,8 @@ def _mutual(
 class _DualSoftmax:
     """Sums of exponentials of all rows and columns, gathered panel by panel.
 
-    Where the exponents cannot spread beyond what float32 holds (Cauchy-Schwarz bounds them), one exponential per
-    entry with one common shift serves row and column sums; otherwise each has its own shift, the running maximum.
+    Where the exponents cannot spread beyond what float32 holds (Cauchy-Schwarz bounds them), one exponential
+    per entry with one common shift serves row and column sums; otherwise each has its own shift, its maximum.
     """
 
     def __init__(self, descriptors0: Tensor, descriptors1: Tensor, temperature: float) -> None:
@@ -216,7 +216,7 @@ def _tile_width(matrix: Tensor) -> int:
 
 
 def _similarity_panels(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Iterator[_Panel]:
-    """Panels of the similarity matrix of (N, D) and (M, D) from top to bottom; none if one of them is empty."""
+    """Panels of the similarity matrix of (N, D) and (M, D) from top to bottom; none if one is empty."""
     rows, columns = descriptors0.shape[0], descriptors1.shape[0]
     if rows == 0 or columns == 0:
         return
@@ -237,9 +237,9 @@ def _similarity_panels(descriptors0: Tensor, descriptors1: Tensor, chunk: int | 
             torch.mm(block, descriptors1[:, left:right], out=tile)
             torch.amax(tile, dim=0, out=column_value[left:right])
             first, last = left // _GROUP, -(-right // _GROUP)
-            whole_groups = panel[:, first * _GROUP : last * _GROUP].unflatten(1, (last - first, _GROUP))
+            whole_groups = panel[:, first * _GROUP : last * _GROUP].view(-1, last - first, _GROUP)
             torch.amax(whole_groups, dim=2, out=group_maxima[:, first:last])
         row_value, group = group_maxima.max(dim=1)
-        winners = panel.unflatten(1, (groups, _GROUP))[torch.arange(len(block), device=panel.device), group]
+        winners = panel.view(-1, groups, _GROUP)[torch.arange(len(block), device=panel.device), group]
         row_index = group * _GROUP + winners.argmax(dim=1)
         yield _Panel(start, panel[:, :columns], row_value, row_index, column_value)

@@ -1,7 +1,8 @@
 """From a grid position to a sub-pixel one.
 
-`refine_paper` and `refine_quadratic` use the similarities of the 3x3 grid neighbours of a match; `refine_softargmax`
-correlates with a finer feature map in a window around the match. All positions are image pixels in our convention.
+`refine_paper` and `refine_quadratic` use the similarities of the 3x3 grid neighbours of a match;
+`refine_softargmax` correlates with a finer feature map in a window around the match. All positions are image
+pixels in our convention.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class RefinedPoints:
 def refine_paper(
     query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int, grid: Tensor
 ) -> RefinedPoints:
-    """The refinement of the paper's appendix: mean of the 3x3 grid positions weighted by similarity - local minimum.
+    """The refinement of the paper's appendix: mean of 3x3 positions weighted by similarity - local minimum.
 
-    query: (K, D) descriptors of the matches in the other image; grid_descriptors: (rows * columns, D) of this one;
-    index: (K,) the matched grid positions; grid: (rows * columns, 2) their pixels (`grid_points`).
+    query: (K, D) descriptors of the matches in the other image; grid_descriptors: (rows * columns, D) of this
+    one; index: (K,) the matched grid positions; grid: (rows * columns, 2) all positions (`grid_points`).
     Neighbours outside the grid are left out. `peak` is the largest weight, `spread` the weighted deviation.
     """
     similarity, neighbour, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
@@ -50,16 +51,16 @@ def refine_paper(
 def refine_quadratic(
     query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int, grid: Tensor
 ) -> RefinedPoints:
-    """The top of the quadratic surface through the 3x3 similarities around each match; arguments as `refine_paper`.
+    """The top of the quadratic surface through the 3x3 similarities; arguments as in `refine_paper`.
 
-    Where the surface has no maximum within one cell (no true peak, a ridge), each axis is fitted alone; at the edge
-    of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top, `spread` its
-    width if similarities are read as log-probabilities (the inverse curvature, infinite on a plateau).
+    Where the surface has no maximum within one cell (no true peak, a ridge), each axis is fitted alone; at
+    the edge of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top,
+    `spread` its width if similarities are read as log-probabilities (infinite on a plateau).
     """
-    similarity, neighbour, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
-    value = similarity.unflatten(1, (3, 3))  # [:, y + 1, x + 1]
-    slope_x, bend_x = _slope_and_bend(value[:, 1, 0], value[:, 1, 1], value[:, 1, 2], inside[:, 3] & inside[:, 5])
-    slope_y, bend_y = _slope_and_bend(value[:, 0, 1], value[:, 1, 1], value[:, 2, 1], inside[:, 1] & inside[:, 7])
+    similarity, _, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
+    value = similarity.view(-1, 3, 3)  # [:, y + 1, x + 1]
+    slope_x, bend_x = _slope_and_bend(value[:, 1, :], inside[:, 3] & inside[:, 5])
+    slope_y, bend_y = _slope_and_bend(value[:, :, 1], inside[:, 1] & inside[:, 7])
     twist = (value[:, 2, 2] - value[:, 2, 0] - value[:, 0, 2] + value[:, 0, 0]) / 4
     twist = torch.where(inside.all(dim=1), twist, 0.0)
     determinant = bend_x * bend_y - twist * twist
@@ -82,13 +83,14 @@ def refine_softargmax(
 ) -> RefinedPoints:
     """Expected position in a window of a fine feature map around each coarse match.
 
-    query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell per
-    `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is the (2 * radius + 1)^2 cells
-    around the cell nearest to the centre; cells outside the map get no weight. Weights are the softmax of
-    <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted deviation in pixels.
+    query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell
+    per `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is the (2 * radius + 1)
+    x (2 * radius + 1) cells around the cell nearest to the centre; cells outside the map get no weight. Weights
+    are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted
+    deviation in pixels.
     """
-    features, height, width = fine_map.shape
-    cells = fine_map.flatten(1).t().contiguous()  # one feature vector per row: a gather reads whole cache lines
+    height, width = fine_map.shape[1:]
+    cells = fine_map.flatten(1).t().contiguous()  # a feature vector in one piece: a gather reads whole lines
     nearest_cell = resize_points(centres.float(), (1.0 / stride, 1.0 / stride)).round()
     column = nearest_cell[:, 0].clamp(0, width - 1).long()
     row = nearest_cell[:, 1].clamp(0, height - 1).long()
@@ -100,8 +102,10 @@ def refine_softargmax(
     address = (window_rows.clamp(0, height - 1) * width + window_columns.clamp(0, width - 1)).flatten(1)
     similarity = _gathered_similarity(query, cells, address)
     weight = torch.softmax((similarity / temperature).masked_fill(~inside, -torch.inf), dim=1)
-    cell_x, cell_y = torch.broadcast_tensors(window_columns, window_rows)
-    position = torch.stack([cell_x.flatten(1), cell_y.flatten(1)], dim=2).float()
+    side = len(reach)
+    cell_x = window_columns.expand(-1, side, -1).reshape(-1, side * side)
+    cell_y = window_rows.expand(-1, -1, side).reshape(-1, side * side)
+    position = torch.stack([cell_x, cell_y], dim=2).float()
     return _expectation(weight, resize_points(position, (stride, stride)))
 
 
@@ -115,7 +119,7 @@ def _expectation(weight: Tensor, position: Tensor) -> RefinedPoints:
 def _neighbour_similarity(
     query: Tensor, grid_descriptors: Tensor, index: Tensor, columns: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Similarity, grid id and "lies on the grid" (K, 9 each) of the 3x3 neighbours, row by row, the centre fifth."""
+    """Similarity, grid id and "lies on the grid" (K, 9 each) of the 3x3 neighbours, row by row."""
     reach = torch.tensor([-1, 0, 1], device=index.device)
     row = (index // columns).unsqueeze(1) + reach.repeat_interleave(3)
     column = (index % columns).unsqueeze(1) + reach.repeat(3)
@@ -125,7 +129,7 @@ def _neighbour_similarity(
 
 
 def _gathered_similarity(query: Tensor, features: Tensor, address: Tensor) -> Tensor:
-    """<query_k, features[address_kp]> (K, P) in float32, for query (K, F), features (N, F), address (K, P)."""
+    """<query_k, features[address_kp]> (K, P), float32, of query (K, F), features (N, F), address (K, P)."""
     window, size = address.shape[1], query.shape[1]
     chunk = max(1, _GATHER_ELEMENTS // max(1, window * size))
     result = torch.empty(address.shape, dtype=torch.float32, device=query.device)
@@ -136,8 +140,9 @@ def _gathered_similarity(query: Tensor, features: Tensor, address: Tensor) -> Te
     return result
 
 
-def _slope_and_bend(before: Tensor, centre: Tensor, after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second difference (K,); zero where a neighbour is missing."""
+def _slope_and_bend(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second difference (K,) of three values (K, 3) in a row; zero where they are not all known."""
+    before, centre, after = values.unbind(dim=1)
     slope = torch.where(known, (after - before) / 2, 0.0)
     bend = torch.where(known, after + before - 2 * centre, 0.0)
     return slope, bend
