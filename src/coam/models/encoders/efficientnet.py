@@ -1,8 +1,8 @@
 """EfficientNet-B1 (torchvision's parameter names) and EfficientNet-Lite1 (the same names, see `lite1_name`).
 
 Lite1 differs from B1 in four ways: ReLU6 instead of SiLU, no squeeze-and-excitation, a first and last stage
-that are not deepened, and TensorFlow's SAME padding, which for stride 2 on an even size pads one pixel less at
-the top and left.
+that are not deepened, and TensorFlow's SAME padding, which for stride 2 on an even size pads one pixel less
+at the top and left.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -69,31 +72,31 @@ class Bottleneck(nn.Module):
         return F.relu(out + shortcut, inplace=True)
 
 
+BlockBuilder = Callable[[int, int, int], nn.Module]  # from input channels, width and stride
+
+
+def _build_stage(block: BlockBuilder, index: int, inputs: int, expansion: int) -> nn.Sequential:
+    width = STAGE_WIDTHS[index]
+    first = block(inputs, width, 1 if index == 0 else 2)
+    count = BLOCKS_PER_STAGE[index] - 1
+    return nn.Sequential(first, *(block(width * expansion, width, 1) for _ in range(count)))
+
+
 class ResNetEncoder(Encoder):
     """Levels: the stem before pooling (64 channels), then the four stages."""
 
     classifier_prefixes = ("fc.",)
 
-    def __init__(self, expansion: int) -> None:
+    def __init__(self, block: BlockBuilder, expansion: int) -> None:
         channels = (STEM_CHANNELS, *(width * expansion for width in STAGE_WIDTHS))
         super().__init__(channels, IMAGENET_MEAN, IMAGENET_STD)
         self.conv1 = nn.Conv2d(3, STEM_CHANNELS, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(STEM_CHANNELS)
-        self.layer1 = self._build_stage(0, STEM_CHANNELS, expansion)
-        self.layer2 = self._build_stage(1, channels[1], expansion)
-        self.layer3 = self._build_stage(2, channels[2], expansion)
-        self.layer4 = self._build_stage(3, channels[3], expansion)
+        self.layer1 = _build_stage(block, 0, STEM_CHANNELS, expansion)
+        self.layer2 = _build_stage(block, 1, channels[1], expansion)
+        self.layer3 = _build_stage(block, 2, channels[2], expansion)
+        self.layer4 = _build_stage(block, 3, channels[3], expansion)
         initialise_convolutions(self)
-
-    def _build_stage(self, index: int, inputs: int, expansion: int) -> nn.Sequential:
-        width = STAGE_WIDTHS[index]
-        first = self.build_block(inputs, width, 1 if index == 0 else 2)
-        count = BLOCKS_PER_STAGE[index] - 1
-        return nn.Sequential(first, *(self.build_block(width * expansion, width, 1) for _ in range(count)))
-
-    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
-        """One residual block of this ResNet's kind."""
-        raise NotImplementedError
 
     def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) -> five maps (B, C_l, H / s_l, W / s_l)."""
@@ -112,23 +115,13 @@ class ResNet34Encoder(ResNetEncoder):
     public_url = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 
     def __init__(self) -> None:
-        super().__init__(BasicBlock.expansion)
-
-    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
-        """A `BasicBlock`."""
-        return BasicBlock(inputs, width, stride)
+        super().__init__(BasicBlock, BasicBlock.expansion)
 
 
 class ResNet50Encoder(ResNetEncoder):
     """Levels of 64, 256, 512, 1024 and 2048 channels; `stride_on_first_conv` as in the original ResNet."""
 
     def __init__(self, stride_on_first_conv: bool = False) -> None:
-        # Plain attribute set before Module.__init__: build_block needs it while the stages are built.
-        self.stride_on_first_conv = stride_on_first_conv
-        super().__init__(Bottleneck.expansion)
+        super().__init__(partial(Bottleneck, stride_on_first_conv=stride_on_first_conv), Bottleneck.expansion)
         if not stride_on_first_conv:  # torchvision publishes none for the original kind
             self.public_url = "https://download.pytorch.org/models/resnet50-0676ba61.pth"
-
-    def build_block(self, inputs: int, width: int, stride: int) -> nn.Module:
-        """A `Bottleneck`."""
-        return Bottleneck(inputs, width, stride, self.stride_on_first_conv)
