@@ -13,7 +13,7 @@ ImageSize = tuple[int, int]  # (height, width) of an image tensor before padding
 class EncodedImage:
     """All that is computed from one image alone, so that it can be reused in every pair."""
 
-    levels: tuple[Tensor, ...]  # feature pyramid at strides 2, 4, 8, 16, 32: (B, C_l, H_l, W_l), of the padded image
+    levels: tuple[Tensor, ...]  # features at strides 2, 4, 8, 16, 32: (B, C_l, H_l, W_l), of the padded image
     size: ImageSize
 
 
@@ -30,3 +30,4 @@ class DenseDescriptors:
     size: ImageSize
     fine: Tensor | None = None  # (B, F, H / fine_stride, W / fine_stride), for sub-pixel refinement
     fine_stride: int = 2
+    coarse: Tensor | None = None  # (B, D, H / 16, W / 16), unit length, where the images met: helps training

@@ -1,0 +1,38 @@
+"""Correspondences between two photos of the same place when light, season, viewpoint or material have changed.
+
+    import coam
+    matches = coam.match("a.jpg", "b.jpg")
+    matches.points0, matches.points1, matches.scores
+
+Heavy modules are imported on first use, so `import coam` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coam.matcher import Matcher, load_matcher, match
+    from coam.types import Grid, Matches
+
+__version__ = "0.1.0"
+__all__ = ["Grid", "Matcher", "Matches", "__version__", "load_matcher", "match"]
+
+_HOMES = {
+    "match": "coam.matcher",
+    "load_matcher": "coam.matcher",
+    "Matcher": "coam.matcher",
+    "Matches": "coam.types",
+    "Grid": "coam.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coam' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

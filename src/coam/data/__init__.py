@@ -1,0 +1,1 @@
+"""Correspondences to learn from: one batch type, several sources."""

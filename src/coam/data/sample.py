@@ -1,0 +1,44 @@
+"""The one kind of training sample that every source gives.
+
+A batch holds pairs of images and points that are known to correspond. Dense sources (warps, planar worlds, depth)
+draw the points at random; sparse sources (tracks) list those they have and mark the rest as not valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """B pairs with L points each; everything on one device. Pixels as everywhere: first pixel centre is (0, 0)."""
+
+    image0: Tensor  # (B, 3, H, W) float in [0, 1], RGB
+    image1: Tensor  # (B, 3, H, W)
+    points0: Tensor  # (B, L, 2) in image0
+    points1: Tensor  # (B, L, 2) in image1, corresponding where `valid`
+    valid: Tensor  # (B, L) bool: a true correspondence, visible in both images
+    unmatched0: Tensor  # (B, L) bool: points0 is inside image0 and certainly has NO partner in image1
+    unmatched1: Tensor  # (B, L) bool: points1 is inside image1 and certainly has NO partner in image0
+    tolerance: Tensor  # (B,) pixels: how far the truth may be off (0 for synthetic pairs)
+
+
+class PairSource(Protocol):
+    """Anything that can give batches of pairs."""
+
+    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
+        """`batch_size` pairs of `size` x `size` images with `points` points each.
+
+        All randomness comes from `generator` (which lives on the source's device); no host-device synchronisation.
+        """
+        ...
+
+
+def concatenate(batches: list[PairBatch]) -> PairBatch:
+    """One batch of all pairs, in order."""
+    names = PairBatch.__dataclass_fields__
+    return PairBatch(**{name: torch.cat([getattr(b, name) for b in batches]) for name in names})

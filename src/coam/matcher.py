@@ -1,0 +1,466 @@
+"""Any image-like in, `Matches` in original pixels out."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coam.errors import ConfigError, ImageError
+from coam.geometry.coordinates import resize_points, rotate_points
+from coam.images import ImageLike, LoadedImage, ResizedImage, load_image, resize_for_model
+from coam.matching import (
+    dual_softmax_nearest,
+    fold_score,
+    grid_points,
+    mutual_nearest,
+    nearest,
+    refine_paper,
+    refine_quadratic,
+    refine_softargmax,
+    sample_map,
+)
+from coam.matching.pair_score import overlap_probability, pair_statistics
+from coam.models.outputs import DenseDescriptors, EncodedImage
+from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
+from coam.types import FloatArray, Grid, Matches
+
+Ranking = Literal["dual_softmax", "paper"]
+Refinement = Literal["fine", "quadratic", "paper", "none"]
+
+
+@dataclass(frozen=True)
+class MatcherConfig:
+    """How photos are prepared and matches chosen."""
+
+    resolution: int = 640  # long side, in pixels, at which the network sees a photo
+    squash: bool = False  # True: both sides become `resolution`, as in the paper
+    grid: int | None = (
+        None  # G x G positions; None: every cell of the model's descriptor map (at least 4 pixels apart)
+    )
+    max_matches: int = 2048  # the best so many are kept
+    min_score: float = 0.0  # matches below it are left out
+    ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
+    refinement: Refinement = "fine"  # how the point in photo 1 gets its sub-pixel position
+    fine_radius: int = 3  # cells around a match in which the fine map is searched
+    rotations: bool = False  # also try photo 1 turned by 90, 180 and 270 degrees
+    cached_images: int = 24  # how many encoded photos `match_many` keeps
+
+
+PRESETS: dict[str, MatcherConfig] = {
+    "default": MatcherConfig(),
+    "paper": MatcherConfig(
+        resolution=512, squash=True, grid=128, max_matches=2000, ranking="paper", refinement="none"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A photo, resized and encoded once, ready for any number of pairs."""
+
+    image: LoadedImage
+    resized: ResizedImage
+    encoded: EncodedImage
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a point of photo 0 is matched where it is: maps over photo 1, and both score maps."""
+
+    image0: npt.NDArray[np.uint8]  # (H, W, 3)
+    image1: npt.NDArray[np.uint8]
+    point: tuple[float, float]  # in photo 0
+    best: tuple[float, float]  # the best answer in photo 1
+    similarity: FloatArray  # (h, w) c_kl of the point over photo 1
+    attention: dict[str, FloatArray]  # by level, (h, w) over photo 1, sums to 1
+    distinctiveness0: FloatArray  # (h, w) over photo 0
+    distinctiveness1: FloatArray  # (h, w) over photo 1
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Matches on the grids of the resized photos, before they are mapped back."""
+
+    points0: Tensor  # (K, 2) resized pixels
+    points1: Tensor
+    index0: Tensor  # (K,) grid index
+    index1: Tensor
+    score: Tensor  # (K,)
+    statistics: list[float]
+
+
+class Matcher:
+    """A model on a device, with settings; see `load_matcher`."""
+
+    def __init__(self, file: ModelFile, config: MatcherConfig, device: torch.device) -> None:
+        self.file = file
+        self.config = config
+        self.device = device
+        self.model = file.model.to(device).eval()
+        self._cache: OrderedDict[str, PreparedImage] = OrderedDict()
+        if config.grid is None and self.model.stride < 4:
+            self.config = replace(config, grid=128)
+        if self.config.refinement == "fine" and file.architecture != "stacked":
+            self.config = replace(self.config, refinement="quadratic")
+
+    # ---- what users call
+
+    @torch.inference_mode()
+    def match(self, image0: ImageLike, image1: ImageLike, keypoints0: npt.ArrayLike | None = None) -> Matches:
+        """Matches of two photos, best first.
+
+        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in the order given.
+        """
+        start = time.perf_counter()
+        a, b = self.prepare(image0), self.prepare(image1)
+        if keypoints0 is not None:
+            matches = self._match_keypoints(a, b, np.asarray(keypoints0, dtype=np.float32).reshape(-1, 2))
+        else:
+            matches = self._match_prepared(a, b)
+        matches.meta["seconds"] = round(time.perf_counter() - start, 4)
+        return matches
+
+    @torch.inference_mode()
+    def match_many(self, pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Iterator[Matches]:
+        """Matches of many pairs; a photo given by its path is read and encoded once while it stays in the cache."""
+        for source0, source1 in pairs:
+            yield self._match_prepared(self._cached(source0), self._cached(source1))
+
+    @torch.inference_mode()
+    def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
+        """Read, resize and encode a photo, for use in many pairs."""
+        if isinstance(source, PreparedImage):
+            return source
+        image = load_image(source)
+        resized = resize_for_model(image.rgb, self.config.resolution, squash=self.config.squash)
+        return PreparedImage(image, resized, self._encode(resized.tensor))
+
+    @torch.inference_mode()
+    def describe(self, image0: ImageLike, image1: ImageLike) -> tuple[DenseDescriptors, DenseDescriptors]:
+        """Dense descriptors of both photos at the network's resolution, each conditioned on the other."""
+        return self._decode(self.prepare(image0).encoded, self.prepare(image1).encoded)
+
+    @torch.inference_mode()
+    def explain(
+        self,
+        image0: ImageLike | PreparedImage,
+        image1: ImageLike | PreparedImage,
+        point: tuple[float, float],
+    ) -> Explanation:
+        """Attention, similarity and distinctiveness maps for one point (x, y) of photo 0."""
+        a, b = self.prepare(image0), self.prepare(image1)
+        width, height = a.image.size
+        if not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
+            raise ImageError(f"the point {point} lies outside photo 0, which is {width} x {height}")
+        dense0, dense1 = self._decode(a.encoded, b.encoded)
+        inside = resize_points(
+            torch.tensor([point], dtype=torch.float32, device=self.device), a.resized.scale
+        )
+        query = sample_map(dense0.descriptors, inside[None], dense0.stride, normalise=True)[0, 0]
+        own_score = sample_map(dense0.score, inside[None], dense0.stride)[0, 0, 0]
+        similarity = torch.einsum("d,dhw->hw", query, dense1.descriptors[0]) * dense1.score[0, 0] * own_score
+        best = self._match_keypoints(a, b, np.asarray([point], dtype=np.float32)).points1[0]
+        return Explanation(
+            image0=a.image.rgb,
+            image1=b.image.rgb,
+            point=(float(point[0]), float(point[1])),
+            best=(float(best[0]), float(best[1])),
+            similarity=_numpy(similarity),
+            attention=self._attention_of(a, b, inside[0]),
+            distinctiveness0=_numpy(dense0.score[0, 0]),
+            distinctiveness1=_numpy(dense1.score[0, 0]),
+        )
+
+    @torch.inference_mode()
+    def global_descriptor(self, source: ImageLike | PreparedImage) -> FloatArray:
+        """One unit vector per photo, from the encoder's two deepest levels, to propose pairs by cosine."""
+        levels = self.prepare(source).encoded.levels[-2:]
+        pooled = [level.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)[0] for level in levels]
+        vector = torch.cat([p / p.norm() for p in pooled])
+        return _numpy(vector / vector.norm())
+
+    # ---- how it is done
+
+    def _cached(self, source: ImageLike) -> PreparedImage:
+        if not isinstance(source, str | Path):
+            return self.prepare(source)
+        key = str(source)
+        if key not in self._cache:
+            self._cache[key] = self.prepare(source)
+            while len(self._cache) > self.config.cached_images:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    def _encode(self, tensor: Tensor) -> EncodedImage:
+        with self._precision():
+            return self.model.encode(tensor.to(self.device))
+
+    def _decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
+        with self._precision():
+            return self.model.decode(a, b)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def _match_prepared(self, a: PreparedImage, b: PreparedImage) -> Matches:
+        matches, _ = self._match_turned(a, b, b.encoded, 0)
+        if not self.config.rotations:
+            return matches
+        turned = [(matches, 0)]
+        for turns in (1, 2, 3):
+            encoded = self._encode(torch.rot90(b.resized.tensor, turns, dims=(-2, -1)))
+            turned.append((self._match_turned(a, b, encoded, turns)[0], turns))
+        best, turns = max(turned, key=lambda entry: _geometric_support(entry[0]))
+        best.meta["quarter_turns"] = turns
+        return best
+
+    def _match_turned(
+        self, a: PreparedImage, b: PreparedImage, encoded_b: EncodedImage, turns: int
+    ) -> tuple[Matches, _Candidates]:
+        """Match photo 0 against photo 1 turned by quarter turns; the result is that of the upright photo."""
+        dense0, dense1 = self._decode(a.encoded, encoded_b)
+        found = self._candidates(dense0, dense1)
+        height, width = encoded_b.size
+        points1 = rotate_points(found.points1, -turns, width, height)
+        grid0, grid1 = self._grid(a), self._grid(b)
+        index1 = found.index1
+        if turns:
+            grid_turned = self._positions(dense1)[found.index1]
+            upright = rotate_points(grid_turned, -turns, width, height)
+            index1 = self._index_of(upright, b)
+        return self._to_matches(a, b, replace(found, points1=points1, index1=index1), grid0, grid1), found
+
+    def _candidates(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> _Candidates:
+        positions0, positions1 = self._positions(dense0), self._positions(dense1)
+        descriptors0, score0 = self._on_grid(dense0, positions0)
+        descriptors1, score1 = self._on_grid(dense1, positions1)
+        if self.config.ranking == "paper":
+            mutual = mutual_nearest(fold_score(descriptors0, score0), fold_score(descriptors1, score1))
+            rank = mutual.similarity
+            probability = mutual.similarity.clamp(0, 1)
+        else:
+            temperature = 1.0 / float(self.model.temperature)
+            mutual = dual_softmax_nearest(descriptors0, descriptors1, temperature)
+            assert mutual.probability is not None
+            probability = mutual.probability
+            rank = probability.sqrt() * score0[mutual.index0] * score1[mutual.index1]
+        distinct = score0[mutual.index0] * score1[mutual.index1]
+        statistics = pair_statistics(probability, distinct, min(len(score0), len(score1)))
+        order = torch.sort(rank, descending=True, stable=True).indices[: self.config.max_matches]
+        order = order[rank[order] >= self.config.min_score]
+        index0, index1 = mutual.index0[order], mutual.index1[order]
+        refined = self._refine(
+            dense0, dense1, descriptors0, descriptors1, positions0, positions1, index0, index1
+        )
+        return _Candidates(positions0[index0], refined, index0, index1, rank[order].clamp(0, 1), statistics)
+
+    def _refine(
+        self,
+        dense0: DenseDescriptors,
+        dense1: DenseDescriptors,
+        descriptors0: Tensor,
+        descriptors1: Tensor,
+        positions0: Tensor,
+        positions1: Tensor,
+        index0: Tensor,
+        index1: Tensor,
+    ) -> Tensor:
+        """Sub-pixel positions (K, 2) in photo 1."""
+        if self.config.refinement == "none" or len(index0) == 0:
+            return positions1[index1]
+        if self.config.refinement == "fine":
+            return self._refine_fine(dense0, dense1, positions0[index0], positions1[index1])
+        columns, rows = self._grid_shape(dense1)
+        refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
+        return refine(descriptors0[index0], descriptors1, index1, columns, rows, positions1).points
+
+    def _refine_fine(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
+    ) -> Tensor:
+        assert dense0.fine is not None
+        assert dense1.fine is not None
+        query = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
+        temperature = float(query.shape[1]) ** 0.5  # as in training
+        return refine_softargmax(
+            query, dense1.fine[0], points1, dense1.fine_stride, self.config.fine_radius, temperature
+        ).points
+
+    def _match_keypoints(self, a: PreparedImage, b: PreparedImage, keypoints: FloatArray) -> Matches:
+        dense0, dense1 = self._decode(a.encoded, b.encoded)
+        points0 = resize_points(torch.from_numpy(keypoints).to(self.device), a.resized.scale)
+        positions1 = self._positions(dense1)
+        descriptors1, score1 = self._on_grid(dense1, positions1)
+        query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
+        score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
+        best = nearest(query, descriptors1)
+        points1 = positions1[best.index1]
+        if self.config.refinement == "fine" and len(points1):
+            points1 = self._refine_fine(dense0, dense1, points0, points1)
+        elif self.config.refinement != "none" and len(points1):
+            columns, rows = self._grid_shape(dense1)
+            refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
+            points1 = refine(query, descriptors1, best.index1, columns, rows, positions1).points
+        score = (best.similarity * score0 * score1[best.index1]).clamp(0, 1)
+        nowhere = torch.full_like(best.index1, -1)
+        found = _Candidates(points0, points1, nowhere, best.index1, score, [])
+        matches = self._to_matches(a, b, found, self._grid(a), self._grid(b))
+        return replace(matches, points0=keypoints)  # exactly what was given, not its round trip
+
+    # ---- grids
+
+    def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:
+        if self.config.grid is not None:
+            return self.config.grid, self.config.grid
+        rows, columns = dense.descriptors.shape[-2:]
+        return columns, rows
+
+    def _positions(self, dense: DenseDescriptors) -> Tensor:
+        """Grid positions (N, 2) in resized pixels."""
+        columns, rows = self._grid_shape(dense)
+        height, width = dense.size
+        if self.config.grid is None:
+            width, height = columns * dense.stride, rows * dense.stride
+        return grid_points(columns, rows, width, height, self.device)
+
+    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Descriptors (N, D) and scores (N,) at the grid positions."""
+        if self.config.grid is None:
+            return dense.descriptors[0].flatten(1).t().contiguous(), dense.score[0].flatten()
+        descriptors = sample_map(dense.descriptors, positions[None], dense.stride, normalise=True)[0]
+        return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]
+
+    def _grid(self, prepared: PreparedImage) -> Grid:
+        """The grid of a photo in its original pixels."""
+        height, width = prepared.encoded.size
+        columns = self.config.grid or width // self.model.stride
+        rows = self.config.grid or height // self.model.stride
+        step = (prepared.image.size[0] / columns, prepared.image.size[1] / rows)
+        return Grid(columns, rows, (step[0] / 2 - 0.5, step[1] / 2 - 0.5), step)
+
+    def _index_of(self, positions: Tensor, prepared: PreparedImage) -> Tensor:
+        """Grid index (K,) of grid positions (K, 2) in resized pixels of the upright photo."""
+        height, width = prepared.encoded.size
+        grid = self._grid(prepared)
+        column = ((positions[:, 0] + 0.5) * grid.columns / width - 0.5).round().long()
+        row = ((positions[:, 1] + 0.5) * grid.rows / height - 0.5).round().long()
+        return row.clamp(0, grid.rows - 1) * grid.columns + column.clamp(0, grid.columns - 1)
+
+    def _to_matches(
+        self, a: PreparedImage, b: PreparedImage, found: _Candidates, grid0: Grid, grid1: Grid
+    ) -> Matches:
+        calibration = self.file.card.get("pair_score") if self.config.ranking == "dual_softmax" else None
+        overlap = overlap_probability(found.statistics, calibration) if found.statistics else float("nan")
+        return Matches(
+            points0=_to_original(found.points0, a),
+            points1=_to_original(found.points1, b),
+            scores=_numpy(found.score),
+            ids0=found.index0.cpu().numpy().astype(np.int64),
+            ids1=found.index1.cpu().numpy().astype(np.int64),
+            size0=a.image.size,
+            size1=b.image.size,
+            grid0=grid0,
+            grid1=grid1,
+            overlap=overlap,
+            meta={
+                "model": self.file.name,
+                "trained": self.file.trained,
+                "resolution": self.config.resolution,
+                "statistics": found.statistics,
+            },
+            image0=a.image.rgb,
+            image1=b.image.rgb,
+        )
+
+    def _attention_of(self, a: PreparedImage, b: PreparedImage, point: Tensor) -> dict[str, FloatArray]:
+        """Attention of the cell that holds `point` (2,), resized pixels, over photo 1, by level."""
+        maps = {}
+        with self._precision():
+            levels = self.model.attention_maps(a.encoded, b.encoded)
+        for stride, attention in levels.items():
+            column = min(int((float(point[0]) + 0.5) / stride), attention.shape[2] - 1)
+            row = min(int((float(point[1]) + 0.5) / stride), attention.shape[1] - 1)
+            maps[f"stride {stride}"] = _numpy(attention[0, row, column].float())
+        return maps
+
+
+def _to_original(points: Tensor, prepared: PreparedImage) -> FloatArray:
+    """Resized pixels (K, 2) to original ones, kept inside the photo."""
+    scale = prepared.resized.scale
+    original = _numpy(resize_points(points.double(), (1 / scale[0], 1 / scale[1])).float())
+    width, height = prepared.image.size
+    clipped: FloatArray = np.clip(original, 0, np.asarray([width - 1, height - 1], dtype=np.float32))
+    return clipped
+
+
+def _numpy(tensor: Tensor) -> FloatArray:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _geometric_support(matches: Matches) -> float:
+    """How much of the matches one epipolar geometry explains; a sum of scores is unreliable on hard pairs."""
+    if len(matches) < 8:
+        return 0.0
+    import cv2
+
+    best = matches.top(1000)
+    _, inliers = cv2.findFundamentalMat(
+        best.points0, best.points1, cv2.USAC_MAGSAC, 2.0 * best.size1[0] / 640, 0.999, 1000
+    )
+    return 0.0 if inliers is None else float(best.scores[inliers.ravel() > 0].sum())
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """The device of that name; "auto": CUDA, else Apple's, else the CPU."""
+    if device != "auto":
+        try:
+            chosen = torch.device(device)
+            torch.empty(0, device=chosen)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"device {str(device)!r} cannot be used here ({reason}); try device='cpu'"
+            ) from error
+        return chosen
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def load_matcher(
+    model: str | Path = DEFAULT_MODEL,
+    device: str | torch.device = "auto",
+    preset: str = "default",
+    max_keypoints: int | None = None,
+    **options: Any,
+) -> Matcher:
+    """A matcher by model name or .safetensors path; `options` are fields of `MatcherConfig`."""
+    if preset not in PRESETS:
+        raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    if max_keypoints is not None:
+        options["max_matches"] = max_keypoints
+    known = MatcherConfig.__dataclass_fields__
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"the matcher has no option {key!r}; it has {', '.join(known)}")
+    return Matcher(load_model(model), replace(PRESETS[preset], **options), pick_device(device))
+
+
+_DEFAULT: dict[str, Matcher] = {}
+
+
+def match(image0: ImageLike, image1: ImageLike, **options: Any) -> Matches:
+    """Matches of two photos with the default model; options as in `load_matcher`. The model is loaded once."""
+    key = repr(sorted(options.items(), key=lambda item: item[0]))
+    if key not in _DEFAULT:
+        _DEFAULT[key] = load_matcher(**options)
+    return _DEFAULT[key].match(image0, image1)

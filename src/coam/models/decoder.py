@@ -1,0 +1,52 @@
+"""Convolution blocks that turn features back into a dense map."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def conv_bn_relu(in_channels: int, out_channels: int) -> nn.Sequential:
+    """3x3 convolution, batch normalisation, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(out_channels),
+        nn.ReLU(inplace=True),
+    )
+
+
+def upsample(feature_map: Tensor) -> Tensor:
+    """Twice the resolution, bilinear, in the pixel convention of the package."""
+    return F.interpolate(feature_map, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+
+class UpBlock(nn.Module):
+    """The paper's decoder layer: concatenate, upsample bilinearly by two, two 3x3 conv + BN + ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(
+            conv_bn_relu(in_channels, out_channels), conv_bn_relu(out_channels, out_channels)
+        )
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Maps (B, C_i, H, W) of one size -> (B, out_channels, 2 H, 2 W)."""
+        return self.convs(upsample(torch.cat(inputs, dim=1)))
+
+
+class MergeBlock(nn.Module):
+    """Coarse features, upsampled and narrowed, are added to the finer ones of the encoder, then convolved.
+
+    The sum stands for the convolution of a concatenation, so the encoder's share is computed once per image.
+    """
+
+    def __init__(self, coarse_channels: int, channels: int) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(coarse_channels, channels, 1, bias=False)
+        self.convs = nn.Sequential(conv_bn_relu(channels, channels), conv_bn_relu(channels, channels))
+
+    def forward(self, coarse: Tensor, lateral: Tensor) -> Tensor:
+        """coarse (B, coarse_channels, H, W), lateral (B, channels, 2 H, 2 W) -> (B, channels, 2 H, 2 W)."""
+        merged = F.relu(upsample(self.narrow(coarse)) + lateral)
+        return merged + self.convs(merged)
