@@ -1,0 +1,113 @@
+"""The command line: parse, call, print. One file per command group, found through `GROUPS`.
+
+A group is a module of this package with `register(app: typer.Typer) -> None`. It imports heavy things (torch,
+numpy, everything of coam but `coam.errors`) inside its commands, so that `coam --help` stays quick. Its
+commands raise `CoamError` for what a user can mend; the line is printed here, and the exit code is 2.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from coam import __version__
+from coam.errors import CoamError
+
+# In the order of the help page; one that is not part of this installation is left out.
+GROUPS = (
+    "match", "demo", "doctor", "sfm", "localize", "stylize", "train", "data", "eval", "app", "export",
+)  # fmt: skip
+
+BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130
+
+
+class OneLineErrors(TyperGroup):
+    """Turns what goes wrong inside a command into one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CoamError as error:
+            fail(str(error), BAD_INPUT, error)
+        except MemoryError as error:  # torch's own kind is a RuntimeError, see below
+            fail("not enough memory; try a smaller --resolution", BAD_INPUT, error)
+        except KeyboardInterrupt as error:
+            fail("stopped", INTERRUPTED, error)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `coam ... | head`: typer ends quietly
+                raise
+            fail(f"{error}; check the file, its folder and the free space", BAD_INPUT, error)
+        except RuntimeError as error:
+            if "out of memory" not in str(error) and "not enough memory" not in str(error):
+                raise  # typer's own control flow (Exit, Abort) also comes this way
+            fail(
+                "not enough memory on the device; try a smaller --resolution or --device cpu",
+                BAD_INPUT,
+                error,
+            )
+
+
+def fail(message: str, code: int, cause: BaseException) -> NoReturn:
+    """Print `error: message` as exactly one line and leave with `code`; COAM_DEBUG=1 shows the traceback."""
+    if os.environ.get("COAM_DEBUG"):
+        raise cause
+    line = "error: " + message.replace("\r", "\\r").replace("\n", "\\n")
+    typer.echo(line.encode("utf-8", "backslashreplace").decode("utf-8"), err=True)  # names may be any bytes
+    raise typer.Exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coam {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Correspondences between two photos of the same place when light, season or viewpoint have changed."""
+    # Pillow warns about damaged metadata of pictures that it reads all the same.
+    warnings.filterwarnings("ignore", module="PIL")
+
+
+def build_app() -> typer.Typer:
+    """The whole command line with every group that is installed."""
+    app = typer.Typer(
+        name="coam",
+        cls=OneLineErrors,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    for name in GROUPS:
+        if find_spec(f"{__name__}.{name}") is not None:
+            import_module(f"{__name__}.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """The entry point `coam`."""
+    try:
+        build_app()()
+    except KeyboardInterrupt:  # before or after a command
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("COAM_DEBUG"):
+            raise
+        kind = type(error).__name__
+        typer.echo(f"error: {kind}: {error} (a bug in coam; COAM_DEBUG=1 shows where)", err=True)
+        sys.exit(BUG)

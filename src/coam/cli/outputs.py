@@ -1,0 +1,59 @@
+"""Files that commands write: checked before the work starts, written only when all of it has succeeded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coam.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from coam.types import Matches
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+PAGES = (".html",)
+DATA = (".npz", ".h5", ".json")
+
+
+def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], endings: tuple[str, ...]) -> list[Path]:
+    """The outputs without repetitions, after refusing those that could not or must not be written."""
+    inputs = list(inputs)
+    checked: dict[str, Path] = {}
+    for output in outputs:
+        if output.suffix.lower() not in endings:
+            known = ", ".join(endings)
+            raise ConfigError(f"{output}: cannot write the ending {output.suffix!r}; use one of {known}")
+        if os.path.isdir(output):
+            raise DataError(f"{output}: is a folder; give the name of a file to write")
+        if any(_is_same_file(output, photo) for photo in inputs):
+            raise ConfigError(f"{output}: is an input; choose another name for the output")
+        checked.setdefault(os.path.realpath(output), output)
+    return list(checked.values())
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except (OSError, ValueError):
+        return False
+
+
+def write_matches(matches: Matches, outputs: list[Path]) -> None:
+    """Write a picture, a page or the matches themselves, by ending: all of them or none."""
+    from coam.storage import atomic_write, save_matches
+
+    with ExitStack() as stack:
+        temporaries = [stack.enter_context(atomic_write(output)) for output in outputs]
+        for output, temporary in zip(outputs, temporaries, strict=True):
+            ending = output.suffix.lower()
+            if ending in PICTURES:
+                matches.draw().save(temporary)
+            elif ending in PAGES:
+                from coam.viz import match_page
+
+                temporary.write_text(match_page(matches), encoding="utf-8")
+            else:
+                save_matches(matches, temporary)
