@@ -1,0 +1,77 @@
+"""Plane-to-plane maps: 3x3 matrices acting on pixels (x, y). Robust fitting lives in `coam.geometry.robust`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.types import Size
+
+Array = npt.NDArray[np.float64]
+
+
+def apply_homography(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
+    """Points (N, 2) mapped by a 3x3 homography, (N, 2). Points sent to infinity come back as inf, never nan."""
+    matrix = np.asarray(homography, dtype=np.float64)
+    xy = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    mapped = xy @ matrix[:, :2].T + matrix[:, 2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result = mapped[:, :2] / mapped[:, 2:]
+    result[~np.isfinite(result).all(axis=1)] = np.inf
+    return np.asarray(result)
+
+
+def scaled_homography(
+    homography: npt.ArrayLike, scale0: tuple[float, float], scale1: tuple[float, float]
+) -> Array:
+    """The same map (3, 3) after image 0 and image 1 were resized by (sx, sy), in our pixel convention."""
+    from_scaled = np.linalg.inv(_resize_matrix(scale0))
+    result = _resize_matrix(scale1) @ np.asarray(homography, dtype=np.float64) @ from_scaled
+    return np.asarray(result / result[2, 2] if result[2, 2] != 0 else result)
+
+
+def _resize_matrix(scale: tuple[float, float]) -> Array:
+    """`coordinates.resize_points` as a matrix."""
+    sx, sy = scale
+    return np.array([[sx, 0, 0.5 * sx - 0.5], [0, sy, 0.5 * sy - 0.5], [0, 0, 1.0]])
+
+
+def corner_error(estimated: npt.ArrayLike | None, true: npt.ArrayLike, size: Size) -> float:
+    """Mean distance in pixels between the four corners of image 0 under both maps; inf without an estimate."""
+    if estimated is None:
+        return float("inf")
+    width, height = size
+    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], dtype=np.float64)
+    mapped, wanted = apply_homography(estimated, corners), apply_homography(true, corners)
+    if not (np.isfinite(mapped).all() and np.isfinite(wanted).all()):
+        return float("inf")
+    return float(np.linalg.norm(mapped - wanted, axis=1).mean())
+
+
+def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | None:
+    """Least-squares homography (3, 3) from points (N, 2), N >= 4, without outliers; None where it is undefined."""
+    xy0, xy1 = (np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in (points0, points1))
+    if len(xy0) < 4 or len(xy0) != len(xy1):
+        return None
+    norm0, norm1 = _normalising(xy0), _normalising(xy1)
+    if norm0 is None or norm1 is None:
+        return None
+    a, b = apply_homography(norm0, xy0), apply_homography(norm1, xy1)
+    one, zero = np.ones(len(a)), np.zeros(len(a))
+    rows_x = np.stack([a[:, 0], a[:, 1], one, zero, zero, zero, -b[:, 0] * a[:, 0], -b[:, 0] * a[:, 1], -b[:, 0]], 1)
+    rows_y = np.stack([zero, zero, zero, a[:, 0], a[:, 1], one, -b[:, 1] * a[:, 0], -b[:, 1] * a[:, 1], -b[:, 1]], 1)
+    _, singular, basis = np.linalg.svd(np.concatenate([rows_x, rows_y]))
+    if singular[7] < 1e-9 * singular[0]:  # a second solution: three points on a line, or repeated points
+        return None
+    matrix = np.linalg.inv(norm1) @ basis[-1].reshape(3, 3) @ norm0
+    return np.asarray(matrix / matrix[2, 2]) if abs(matrix[2, 2]) > 1e-12 else None
+
+
+def _normalising(points: Array) -> Array | None:
+    """Similarity that centres the points and gives them a mean distance of sqrt(2), for a well-posed system."""
+    centre = points.mean(axis=0)
+    spread = np.linalg.norm(points - centre, axis=1).mean()
+    if not np.isfinite(spread) or spread < 1e-12:
+        return None
+    s = np.sqrt(2.0) / spread
+    return np.array([[s, 0, -s * centre[0]], [0, s, -s * centre[1]], [0, 0, 1.0]])
