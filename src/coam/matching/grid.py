@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.geometry.coordinates import resize_points
+from coam.geometry.coordinates import resize_points, to_unit
 
 
 def grid_points(
@@ -26,25 +26,13 @@ def sample_map(feature_map: Tensor, points: Tensor, stride: float, normalise: bo
 
     Map cell (row, column) stands for pixel ((column + .5) * stride - .5, (row + .5) * stride - .5); positions
     beyond the outermost cells take the value at the border. `normalise` gives every sample unit length again,
-    which interpolation between unit vectors loses. Positions and weights are float32 whatever the map's type
-    is (grid_sample would round positions to the map's type: whole pixels wrong in bfloat16).
+    which interpolation between unit vectors loses. The map is taken to float32 first: grid_sample wants positions
+    in the map's type, and bfloat16 positions would be whole pixels wrong.
     """
     height, width = feature_map.shape[-2:]
-    position = resize_points(points.float(), (1.0 / stride, 1.0 / stride))
-    x = position[..., 0].clamp(0, width - 1)
-    y = position[..., 1].clamp(0, height - 1)
-    left, top = x.floor(), y.floor()
-    right_share, bottom_share = x - left, y - top
-    columns = (left.long(), (left.long() + 1).clamp(max=width - 1))
-    rows = (top.long(), (top.long() + 1).clamp(max=height - 1))
-    cells = feature_map.flatten(2)
-    channels = cells.shape[1]
-    sampled: Tensor | None = None
-    for row, row_share in zip(rows, (1 - bottom_share, bottom_share), strict=True):
-        for column, column_share in zip(columns, (1 - right_share, right_share), strict=True):
-            index = (row * width + column).unsqueeze(1).expand(-1, channels, -1)
-            corner = cells.gather(2, index).float() * (row_share * column_share).unsqueeze(1)
-            sampled = corner if sampled is None else sampled + corner
-    assert sampled is not None
-    sampled = sampled.transpose(1, 2)
+    position = to_unit(resize_points(points.float(), (1.0 / stride, 1.0 / stride)), width, height)
+    sampled = F.grid_sample(
+        feature_map.float(), position.unsqueeze(1), mode="bilinear", padding_mode="border", align_corners=False
+    )
+    sampled = sampled.squeeze(2).transpose(1, 2)
     return F.normalize(sampled, dim=-1) if normalise else sampled.contiguous()

@@ -84,9 +84,9 @@ def refine_softargmax(
     """Expected position in a window of a fine feature map around each coarse match.
 
     query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell
-    per `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is the (2 * radius + 1)
-    x (2 * radius + 1) cells around the cell nearest to the centre; cells outside the map get no weight. Weights
-    are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted
+    per `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is a square of
+    2 * radius + 1 cells a side around the cell nearest to the centre; cells outside the map get no weight.
+    Weights are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted
     deviation in pixels.
     """
     height, width = fine_map.shape[1:]
