@@ -62,7 +62,7 @@ def match(
     options = {name: value for name, value in given.items() if value is not None}
     matcher = load_matcher(device=device, preset=preset, rotations=rotations, **options)
     matches = matcher.match(loaded0, loaded1)
-    write_matches(matches, outputs)
+    write_matches(matches, outputs, (image0.name, image1.name))
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
 

@@ -41,8 +41,8 @@ def _is_same_file(first: Path, second: Path) -> bool:
         return False
 
 
-def write_matches(matches: Matches, outputs: list[Path]) -> None:
-    """Write a picture, a page or the matches themselves, by ending: all of them or none."""
+def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str]) -> None:
+    """Write a picture, a page or the matches themselves, by ending: all or none. `names`: of the photos."""
     from coam.storage import atomic_write, save_matches
 
     with ExitStack() as stack:
@@ -54,6 +54,6 @@ def write_matches(matches: Matches, outputs: list[Path]) -> None:
             elif ending in PAGES:
                 from coam.viz import match_page
 
-                temporary.write_text(match_page(matches), encoding="utf-8")
+                temporary.write_text(match_page(matches, names=names), encoding="utf-8")
             else:
                 save_matches(matches, temporary)
