@@ -1,0 +1,65 @@
+# Everything here installs what it needs into .venv; nothing has to be set up first.
+#   make demo         a match picture of the bundled pair, with the core packages only
+#   make test         the fast tests
+# `make help` lists the rest. ARGS go to pytest: make test ARGS="tests/test_images.py -x"
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,sfm,eval,train
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# One thread a process: tests run in parallel, and threads that fight over cores make everything slower.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow test-browser lint bench clean
+
+help: ## this list
+	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
+
+demo: $(VENV)/.core ## match the bundled pair and write demo.png
+	@$(BIN)/coam demo --output demo.png
+	@echo "the picture is $(CURDIR)/demo.png"
+
+test: $(VENV)/.dev ## the fast tests
+	@$(PYTEST) -n 2 $(ARGS)
+
+test-slow: $(VENV)/.dev ## the tests that take minutes
+	@$(PYTEST) -m slow $(ARGS)
+
+test-browser: $(VENV)/.browser ## the tests that drive a real browser (Chromium)
+	@$(PYTEST) -m browser $(ARGS)
+
+lint: $(VENV)/.dev ## ruff, and mypy --strict on src/coam
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/.dev ## time and peak memory of encoding, decoding and matching
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove what was built and cached, but not .venv
+	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- the environment: one stamp for each set of packages, older than pyproject.toml means install again
+
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	@echo "installing coam into $(VENV) (the first time takes some minutes)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing coam with $(EXTRAS) into $(VENV) (the first time takes some minutes)"
+	@$(PIP) --editable ".[$(EXTRAS)]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.browser: pyproject.toml $(VENV)/.dev
+	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"
+	@$(PIP) --editable ".[$(EXTRAS),app]" playwright
+	@$(BIN)/python -m playwright install chromium
+	@touch $@
