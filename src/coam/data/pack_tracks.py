@@ -133,7 +133,7 @@ def _read_scene(
         model = pycolmap.Reconstruction(scene.model)
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{scene.model} holds no COLMAP model (cameras, images, points3D)") from error
-    good = [(pid, point) for pid, point in model.points3D.items() if not point.error > max_error]
+    good = [(pid, p) for pid, p in sorted(model.points3D.items(), key=lambda i: i[0]) if not p.error > max_error]
     number = {pid: first_id + k for k, (pid, _) in enumerate(good)}
     world = np.array([point.xyz for _, point in good]).reshape(-1, 3)
     views = []

@@ -7,12 +7,12 @@ output folder, and the model itself is written under a temporary name and rename
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
-import threading
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from coam.errors import ConfigError, DataError, MissingExtraError
@@ -20,6 +20,9 @@ from coam.errors import ConfigError, DataError, MissingExtraError
 PHOTO_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 MODEL_FOLDER = "sparse"
 DATABASE_NAME = "database.db"
+_PHOTOS_AT_ONCE = 16  # work is handed to COLMAP in parts: a bar can move, and a killed run loses one part only
+_PAIRS_AT_ONCE = 200
+_START_ANGLES = (16.0, 4.0)  # degrees between the first two photos; a small angle only where a wide one fails
 Progress = Callable[[str, int, int], None]  # stage name, done, total
 
 
@@ -30,8 +33,9 @@ class PhotoModelOptions:
     max_features: int = 4000  # SIFT features kept per photo
     max_image_size: int = 1600  # longer side in pixels at which features are found
     min_model_images: int = 3  # models with fewer photos are dropped
-    sequential_above: int = 200  # with more photos than this, match neighbours in name order instead of all pairs
-    sequential_overlap: int = 15  # neighbours on each side in that case
+    all_pairs_up_to: int = 200  # with more photos than this, pairs are neighbours in name order and random ones
+    neighbours: int = 15  # neighbours on each side in that case
+    peak_threshold: float = 0.0067  # SIFT's contrast threshold; lower finds more features in flat texture
     cameras: str = "auto"  # "one": one camera took all photos; "each": internet photos; "auto": one if sizes agree
     threads: int = -1  # -1: all cores
     seed: int = 0
@@ -116,15 +120,17 @@ def _extract(
     extraction.max_image_size = options.max_image_size
     extraction.use_gpu = False
     extraction.sift.max_num_features = options.max_features
+    extraction.sift.peak_threshold = options.peak_threshold
     one = options.cameras == "one" or (options.cameras == "auto" and _share_one_camera(photos, names))
     mode = pycolmap.CameraMode.SINGLE if one else pycolmap.CameraMode.PER_IMAGE
     reader = pycolmap.ImageReaderOptions(camera_model="SIMPLE_RADIAL")
-    _watch(
-        lambda: pycolmap.extract_features(
-            database, photos, names, mode, reader, extraction, device=pycolmap.Device.cpu
-        ),
-        lambda: progress("features", _count_rows(database, "descriptors"), len(names)),
-    )
+    for start in range(0, len(names), _PHOTOS_AT_ONCE):
+        if one and start > 0:  # every call would start a camera of its own
+            with pycolmap.Database.open(database) as opened:
+                reader.existing_camera_id = opened.read_all_cameras()[0].camera_id
+        part = names[start : start + _PHOTOS_AT_ONCE]
+        pycolmap.extract_features(database, photos, part, mode, reader, extraction, device=pycolmap.Device.cpu)
+        progress("features", start + len(part), len(names))
 
 
 def _match(
@@ -133,20 +139,30 @@ def _match(
     matching = pycolmap.FeatureMatchingOptions()
     matching.num_threads = options.threads
     matching.use_gpu = False
-    if len(names) <= options.sequential_above:
-        total = len(names) * (len(names) - 1) // 2
-        pairing = pycolmap.ExhaustivePairingOptions()
-        pairing.block_size = 12  # small blocks are committed more often: a killed run loses little
-        match = pycolmap.match_exhaustive
-    else:
-        total = len(names) * options.sequential_overlap
-        pairing = pycolmap.SequentialPairingOptions()
-        pairing.overlap = options.sequential_overlap
-        match = pycolmap.match_sequential
-    _watch(
-        lambda: match(database, matching, pairing, device=pycolmap.Device.cpu),
-        lambda: progress("matching", _count_rows(database, "two_view_geometries"), total),
-    )
+    pairs = propose_pairs(names, options)
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        part = pairs[start : start + _PAIRS_AT_ONCE]
+        with tempfile.TemporaryDirectory() as folder:
+            listed = Path(folder) / "pairs.txt"
+            listed.write_text("".join(f"{a} {b}\n" for a, b in part))
+            pairing = pycolmap.ImportedPairingOptions(match_list_path=listed)
+            pycolmap.match_image_pairs(database, matching, pairing, device=pycolmap.Device.cpu)
+        progress("matching", start + len(part), len(pairs))
+
+
+def propose_pairs(names: list[str], options: PhotoModelOptions) -> list[tuple[str, str]]:
+    """All pairs of few photos; of many, neighbours in name order and as many random pairs again."""
+    if len(names) <= options.all_pairs_up_to:
+        return list(combinations(names, 2))
+    chosen = {
+        (i, j) for i in range(len(names)) for j in range(i + 1, min(i + 1 + options.neighbours, len(names)))
+    }
+    random = Random(options.seed)
+    most = min(2 * len(chosen), len(names) * (len(names) - 1) // 2)
+    while len(chosen) < most:
+        i, j = sorted(random.sample(range(len(names)), 2))
+        chosen.add((i, j))
+    return [(names[i], names[j]) for i, j in sorted(chosen)]
 
 
 def _map(
@@ -158,11 +174,6 @@ def _map(
     options: PhotoModelOptions,
     progress: Progress,
 ) -> None:
-    mapping = pycolmap.IncrementalPipelineOptions()
-    mapping.num_threads = options.threads
-    mapping.random_seed = options.seed
-    mapping.min_model_size = options.min_model_images
-    mapping.extract_colors = False
     registered = 2
 
     def count_one() -> None:
@@ -170,14 +181,22 @@ def _map(
         registered = min(registered + 1, len(names))
         progress("reconstruction", registered, len(names))
 
-    raw = finished.with_name(f"{MODEL_FOLDER}.{os.getpid()}.raw")
-    raw.mkdir()
-    try:
-        models = pycolmap.incremental_mapping(database, photos, raw, mapping, next_image_callback=count_one)
-    finally:
-        shutil.rmtree(raw, ignore_errors=True)
-    models = [m for m in models.values() if m.num_reg_images() >= options.min_model_images]
-    if not models:
+    models: list[Any] = []
+    for start_angle in _START_ANGLES:
+        mapping = pycolmap.IncrementalPipelineOptions()
+        mapping.num_threads = options.threads
+        mapping.random_seed = options.seed
+        mapping.min_model_size = options.min_model_images
+        mapping.extract_colors = False
+        mapping.mapper.init_min_tri_angle = start_angle
+        with tempfile.TemporaryDirectory() as folder:  # COLMAP writes there too; we keep what it gives back
+            found = pycolmap.incremental_mapping(
+                database, photos, folder, mapping, next_image_callback=count_one
+            )
+        models = [m for m in found.values() if m.num_reg_images() >= options.min_model_images]
+        if models:
+            break
+    else:
         raise DataError(
             f"the photos in {photos} do not connect into a model; add photos that overlap by half or more"
         )
@@ -197,33 +216,3 @@ def _summarise(pycolmap: Any, folder: Path) -> PhotoModelSummary:
         mean_track_length=float(model.compute_mean_track_length()),
         reprojection_error=float(model.compute_mean_reprojection_error()),
     )
-
-
-def _watch(work: Callable[[], object], report: Callable[[], None], seconds: float = 1.0) -> None:
-    """Run `work` in a thread, calling `report` while it lasts and once after; hand on what it raises."""
-    failure: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - handed on below, in the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=guarded, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(seconds)
-        report()
-    if failure:
-        raise failure[0]
-
-
-def _count_rows(database: Path, table: str) -> int:
-    """Finished rows of a COLMAP table; 0 while the database does not exist yet or is busy."""
-    if not database.exists():
-        return 0
-    try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=0.2) as connection:
-            return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
-    except sqlite3.Error:
-        return 0

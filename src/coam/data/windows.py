@@ -1,0 +1,133 @@
+"""Where two crops of one pair are cut: around the same place, each with its own zoom, turn and shift."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coam.data.resident import apply_affine, invert_affine, square_window
+from coam.errors import ConfigError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CropOptions:
+    """How windows are cut out of the two photos of a pair."""
+
+    zoom: tuple[float, float] = (0.5, 1.25)  # window side over the photo's shorter side, log-uniform
+    max_rotation: float = 20.0  # degrees either way, each photo on its own
+    shift: float = 0.2  # random shift of the window over its side
+    candidates: int = 4  # placements tried per pair; the one with most common points is taken
+
+    def __post_init__(self) -> None:
+        if not 0 < self.zoom[0] <= self.zoom[1]:
+            raise ConfigError(f"zoom is {self.zoom}; give two positive numbers, the smaller one first")
+
+
+class Draw:
+    """Uniform numbers from one generator, on its device."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self.device = generator.device
+
+    def uniform(self, *shape: int, double: bool = False) -> Tensor:
+        """Numbers in [0, 1)."""
+        kind = torch.float64 if double else torch.float32
+        return torch.rand(*shape, generator=self._generator, device=self.device, dtype=kind)
+
+    def weighted(self, cumulative: Tensor, count: int) -> Tensor:
+        """Indices (count,) drawn by weights whose running sum is `cumulative` (n,) float64."""
+        index = torch.searchsorted(cumulative, self.uniform(count, double=True) * cumulative[-1], right=True)
+        return index.clamp(max=len(cumulative) - 1)
+
+
+def place_windows(
+    photo_sizes: tuple[Tensor, Tensor], positions: Tensor, count: Tensor, size: int, crop: CropOptions, draw: Draw
+) -> tuple[Tensor, Tensor]:
+    """Crop-to-photo maps (B, 2, 3) of both photos; of several placements the one that shows most common points.
+
+    `photo_sizes` are (B, 2) width, height; `positions` (B, K, 4) common points x0, y0, x1, y1, of which the first
+    `count` (B,) are real; crops are `size` x `size`.
+    """
+    batch, tries = len(positions), crop.candidates
+    known = torch.arange(positions.shape[1], device=positions.device) < count.unsqueeze(1)
+    # Both windows are placed around the same 3D point, drawn towards the middle of the common points.
+    index = (draw.uniform(batch, tries) * count.unsqueeze(1)).long()
+    anchor = positions.gather(1, index.unsqueeze(-1).expand(-1, -1, 4))  # (B, T, 4)
+    middle = (positions * known.unsqueeze(-1)).sum(1) / count.clamp(min=1).view(-1, 1)
+    anchor = torch.lerp(middle.unsqueeze(1), anchor, draw.uniform(batch, tries, 1))
+    low, high = math.log(crop.zoom[0]), math.log(crop.zoom[1])
+    maps, seen = [], known.unsqueeze(1)
+    for k, photo in enumerate(photo_sizes):
+        part = slice(2 * k, 2 * k + 2)
+        side = torch.exp(low + (high - low) * draw.uniform(batch)) * photo.amin(-1)
+        angle = (2 * draw.uniform(batch) - 1) * math.radians(crop.max_rotation)
+        shift = (2 * draw.uniform(batch, tries, 2) - 1) * crop.shift * side.view(-1, 1, 1)
+        centre = keep_in_photo(anchor[..., part] + shift, side, photo)
+        flat = square_window(
+            centre.flatten(0, 1), side.repeat_interleave(tries), angle.repeat_interleave(tries), size
+        )
+        repeated = positions[..., part].repeat_interleave(tries, dim=0)
+        inside = inside_crop(apply_affine(invert_affine(flat), repeated), size)
+        seen = seen & inside.view(batch, tries, -1)
+        maps.append(flat.view(batch, tries, 2, 3))
+    best = seen.sum(-1).argmax(-1).view(-1, 1, 1, 1).expand(-1, 1, 2, 3)
+    return maps[0].gather(1, best).squeeze(1), maps[1].gather(1, best).squeeze(1)
+
+
+def keep_in_photo(centre: Tensor, side: Tensor, photo: Tensor) -> Tensor:
+    """Centres (B, T, 2) moved so that windows of `side` (B,) stay in photos of size (B, 2) (width, height).
+
+    Along an axis where the window is larger than the photo, the photo is centred in it.
+    """
+    half = torch.minimum(side.view(-1, 1), photo) / 2
+    lowest, highest = (half - 0.5).unsqueeze(1), (photo - half - 0.5).unsqueeze(1)
+    return torch.maximum(torch.minimum(centre, highest), lowest)
+
+
+def inside_crop(points: Tensor, size: int, margin: float = 0.0) -> Tensor:
+    """Which points (..., 2) lie between the outermost pixel centres of a crop grown by `margin` pixels."""
+    return ((points >= -margin) & (points <= size - 1 + margin)).all(-1)
+
+
+def enlargement(source_from_crop: Tensor) -> Tensor:
+    """How many crop pixels one photo pixel is, (B,), for maps (B, 2, 3)."""
+    return 1.0 / source_from_crop[:, :, 0].norm(dim=-1)
+
+
+def choose_true(wanted: Tensor, count: int, draw: Draw) -> tuple[Tensor, Tensor]:
+    """Indices (B, count) of a random subset of the true entries of `wanted` (B, K), and which of them are true."""
+    rank = wanted.float() + draw.uniform(*wanted.shape) * 0.5  # true entries come first, in random order
+    order = rank.argsort(dim=1, descending=True)[:, :count]
+    order = torch.nn.functional.pad(order, (0, count - order.shape[1]))
+    chosen = wanted.gather(1, order)
+    chosen[:, wanted.shape[1] :] = False  # the padding repeats index 0
+    return order, chosen
+
+
+def pick(points: Tensor, index: Tensor) -> Tensor:
+    """Rows `index` (B, n) of points (B, K, 2)."""
+    return points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+
+
+def pair_weights(
+    angle: npt.NDArray[np.floating], scene: npt.NDArray[np.integer], easy_weight: float, scene_power: float
+) -> FloatArray:
+    """How often (P,) pairs are drawn, by triangulation angle in degrees (P,) and scene (P,); they sum to 1.
+
+    A pair at 0 degrees counts `easy_weight` against 1 at 10 degrees or more; a scene counts as
+    (number of its pairs) ** `scene_power`.
+    """
+    weight = easy_weight + (1 - easy_weight) * np.clip(angle.astype(np.float64) / 10.0, 0, 1)
+    total = np.bincount(scene, weights=weight)
+    count = np.bincount(scene).astype(np.float64)
+    balanced = weight * count[scene] ** scene_power / total[scene]
+    result: FloatArray = balanced / balanced.sum()
+    return result
