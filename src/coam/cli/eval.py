@@ -1,0 +1,160 @@
+"""`coam eval BENCHMARK --root DIR`: measure a matcher the way the field does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coam.evaluation.matchers import MatcherSpec
+    from coam.evaluation.pairs import EvaluationPair
+
+Root = Annotated[Path, typer.Option(help="Folder of the data set, as published.")]
+MatcherName = Annotated[
+    str,
+    typer.Option(
+        "--matcher",
+        "-m",
+        help="A model name or .safetensors file; sift, rootsift, orb; disk, aliked+lightglue, loftr, xfeat; "
+        "package.module:function.",
+    ),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the results.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many pairs, taken evenly over the benchmark.")]
+Workers = Annotated[int, typer.Option(min=1, help="Matchers side by side; a sequence stays in one.")]
+Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Keep finished pairs, or compute all again.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Resolution = Annotated[int | None, typer.Option(min=32, max=8192, help="Long side in pixels for our matcher.")]
+MaxMatches = Annotated[int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline.")]
+Preset = Annotated[str | None, typer.Option(help="Our matcher's settings: default, or paper.")]
+Estimator = Annotated[str, typer.Option(help="Robust estimator: opencv (USAC_MAGSAC) or poselib.")]
+Threshold = Annotated[float | None, typer.Option(min=0.01, help="Inlier threshold of the estimator in pixels.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the tables as one JSON object.")]
+DEFAULT_MATCHER = "cdunet-lite1"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Measure matchers on public benchmarks and on your data.")
+    group.command("hpatches")(hpatches)
+    group.command("posed-pairs")(posed_pairs)
+    app.add_typer(group, name="eval")
+
+
+def hpatches(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    workers: Workers = 1,
+    resume: Resume = True,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    preset: Preset = None,
+    estimator: Estimator = "opencv",
+    threshold: Threshold = None,
+    keep_large: Annotated[bool, typer.Option(help="Also the 8 sequences that D2-Net leaves out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Planar scenes: MMA at 1 .. 10 px and homography AUC (D2-Net and LoFTR protocols)."""
+    from coam.evaluation.hpatches import load_hpatches
+
+    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    settings = _settings(estimator, threshold)
+    pairs = load_hpatches(root, keep_large=keep_large)
+    _run("hpatches", pairs, spec, _folder(output, "hpatches", root, spec), settings, limit, workers, resume, as_json)
+
+
+def posed_pairs(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    pairs: Annotated[Path | None, typer.Option(help="Pair list; default ROOT/*pairs_with_gt.txt.")] = None,
+    output: Output = None,
+    limit: Limit = None,
+    workers: Workers = 1,
+    resume: Resume = True,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    preset: Preset = None,
+    estimator: Estimator = "opencv",
+    threshold: Threshold = None,
+    as_json: Json = False,
+) -> None:
+    """Relative pose on pairs with known pose (YFCC100M, ScanNet): AUC, mAP, accuracy by angle."""
+    from coam.evaluation.posed_pairs import load_posed_pairs
+
+    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    settings = _settings(estimator, threshold)
+    loaded = load_posed_pairs(root, pairs)
+    folder = _folder(output, "posed-pairs", root, spec)
+    _run("posed-pairs", loaded, spec, folder, settings, limit, workers, resume, as_json)
+
+
+def _matcher(
+    name: str, device: str, resolution: int | None, max_matches: int | None, preset: str | None
+) -> MatcherSpec:
+    from coam.evaluation.matchers import find_matcher
+
+    return find_matcher(name, device=device, resolution=resolution, max_matches=max_matches, preset=preset)
+
+
+def _settings(estimator: str, threshold: float | None) -> dict[str, Any]:
+    from coam.errors import ConfigError
+    from coam.geometry.robust import ESTIMATORS
+
+    if estimator not in ESTIMATORS:
+        raise ConfigError(f"--estimator {estimator} is not known; choose one of {', '.join(ESTIMATORS)}")
+    return {"estimator": estimator} | ({} if threshold is None else {"threshold": threshold})
+
+
+def _folder(output: Path | None, benchmark: str, root: Path, spec: MatcherSpec) -> Path:
+    return output or Path("eval") / benchmark / root.resolve().name / spec.name
+
+
+def _run(
+    benchmark_name: str,
+    pairs: list[EvaluationPair],
+    spec: MatcherSpec,
+    folder: Path,
+    settings: dict[str, Any],
+    limit: int | None,
+    workers: int,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    from coam.evaluation.benchmarks import find_benchmark
+    from coam.evaluation.runner import evaluate
+
+    benchmark = find_benchmark(benchmark_name)
+    total = len(pairs) if limit is None else min(limit, len(pairs))
+    with _progress(f"{benchmark_name}: {spec.name}", total) as advance:
+        report = evaluate(
+            benchmark, pairs, spec, folder,
+            settings=settings, limit=limit, workers=workers, resume=resume, progress=advance,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"output": str(folder), "tables": report["tables"]}))
+        return
+    from coam.evaluation.text_report import table_text
+
+    typer.echo(table_text(report))
+    typer.echo(f"wrote {folder}")
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, so that --json stays clean."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.advance(task, done)
