@@ -1,0 +1,1 @@
+"""From photos to a 3D model and a located camera."""

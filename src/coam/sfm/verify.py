@@ -1,0 +1,188 @@
+"""Two-view verification, strict: what passes here may carry a model.
+
+Registered is not correct: look-alike facades pass a loose check and bend the whole model. So inliers must exceed what
+chance gives, the matcher's own pair score must not speak against the pair, and (see `cycles`) relative rotations must
+agree around triangles of photos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.geometry.coordinates import to_colmap
+from coam.sfm.journal import Pair, PairJournal, Record
+from coam.sfm.match_pairs import PairMatches, record_to_matches
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How strict verification is."""
+
+    max_error: float = 0.0025  # epipolar error in long sides of the photo: 2.5 px at 1000 px
+    min_inliers: int = 20  # on top of what chance gives
+    chance: float = 3.0  # inliers must exceed this many times the number that random matches would give
+    min_overlap: float = 0.1  # pairs the matcher scores below this are refused (uncalibrated scores are ignored)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class VerifiedPair:
+    """The geometry of one pair; `inliers` is empty and `reason` says why when it was refused."""
+
+    inliers: npt.NDArray[np.int64]  # (K,) indices into the pair's matches
+    config: int  # COLMAP's kind of two-view geometry
+    essential: Floats  # (3, 3)
+    fundamental: Floats  # (3, 3)
+    homography: Floats  # (3, 3)
+    rotation: Floats  # (3, 3) camera 1 from camera 0
+    translation: Floats  # (3,) unit length
+    reason: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the pair may be used."""
+        return len(self.inliers) > 0
+
+
+def chance_inliers(matches: int, max_error: float, width: int, height: int) -> float:
+    """How many of so many random matches lie within `max_error` pixels of a random epipolar line."""
+    band = 2 * max_error * float(np.hypot(width, height)) / (width * height)
+    return matches * min(1.0, band)
+
+
+def verify_pair(matches: PairMatches, camera0: Any, camera1: Any, options: VerifyOptions) -> VerifiedPair:
+    """Verify one pair from its sub-pixel points (not from the quantised keypoints: those are half a cell off)."""
+    import pycolmap
+
+    if matches.overlap < options.min_overlap:  # false for nan
+        return _refused(f"the pair score is {matches.overlap:.2f}")
+    pixels = options.max_error * max(*matches.size0, *matches.size1)
+    needed = options.min_inliers + options.chance * chance_inliers(len(matches), pixels, *matches.size1)
+    if len(matches) < needed:
+        return _refused(f"{len(matches)} matches, {needed:.0f} needed")
+    settings = pycolmap.TwoViewGeometryOptions()
+    settings.min_num_inliers = options.min_inliers
+    settings.ransac.max_error = pixels
+    settings.ransac.random_seed = options.seed
+    settings.detect_watermark = False  # sub-pixel offsets of identical framings look like a watermark
+    points0 = to_colmap(matches.points0.astype(np.float64))
+    points1 = to_colmap(matches.points1.astype(np.float64))
+    index = np.repeat(np.arange(len(matches), dtype=np.uint32)[:, None], 2, axis=1)
+    geometry = pycolmap.estimate_two_view_geometry(camera0, points0, camera1, points1, index, settings)
+    inliers = np.asarray(geometry.inlier_matches)[:, 0].astype(np.int64)
+    if len(inliers) < needed:
+        return _refused(f"{len(inliers)} of {len(matches)} matches agree, {needed:.0f} needed")
+    pycolmap.estimate_two_view_geometry_pose(camera0, points0, camera1, points1, geometry)
+    return _accepted(geometry, inliers)
+
+
+def _accepted(geometry: Any, inliers: npt.NDArray[np.int64]) -> VerifiedPair:
+    pose = geometry.cam2_from_cam1
+    rotation = np.eye(3) if pose is None else np.asarray(pose.rotation.matrix(), np.float64)
+    translation = np.zeros(3) if pose is None else np.asarray(pose.translation, np.float64)
+
+    def matrix(value: Any) -> Floats:
+        return np.zeros((3, 3)) if value is None else np.asarray(value, np.float64)
+
+    return VerifiedPair(
+        inliers, int(geometry.config), matrix(geometry.E), matrix(geometry.F), matrix(geometry.H), rotation, translation
+    )
+
+
+def _refused(reason: str) -> VerifiedPair:
+    zero = np.zeros((3, 3))
+    return VerifiedPair(np.zeros(0, np.int64), 0, zero, zero, zero, np.eye(3), np.zeros(3), reason)
+
+
+def verify_pairs(
+    matched: PairJournal,
+    cameras: Mapping[str, Any],
+    output: str | Path,
+    options: VerifyOptions | None = None,
+    pairs: Iterable[Pair] | None = None,
+    workers: int = 1,
+    keep: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+) -> dict[Pair, VerifiedPair]:
+    """Verify all pairs of `matched`, keeping finished ones in `output` (.h5) so that a killed run goes on.
+
+    cameras: photo name -> pycolmap camera. keep: photo name -> mask (H, W) of usable pixels.
+    """
+    options = options or VerifyOptions()
+    wanted = matched.pairs() if pairs is None else sorted(set(pairs))
+    key = f"{options} masked={sorted(keep or ())}"
+    stamps = {
+        pair: f"{matched.read(pair).stamp}|{key}|{_camera_key(cameras[pair[0]])}|{_camera_key(cameras[pair[1]])}"
+        for pair in wanted
+    }
+    journal = PairJournal(output)
+    todo = journal.missing(stamps)
+
+    def verify(pair: Pair) -> Record:
+        matches = record_to_matches(matched.read(pair))
+        usable = np.flatnonzero(unmasked(matches, pair, keep or {}))
+        result = verify_pair(matches.select(usable), cameras[pair[0]], cameras[pair[1]], options)
+        return _to_record(result, usable, stamps[pair])
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for begin in range(0, len(todo), 256):
+            portion = todo[begin : begin + 256]
+            records = [verify(pair) for pair in portion] if workers <= 1 else list(pool.map(verify, portion))
+            journal.append(dict(zip(portion, records, strict=True)))
+    journal.finish(stamps)
+    results = {pair: _from_record(journal.read(pair)) for pair in wanted}
+    journal.close()
+    return results
+
+
+def unmasked(matches: PairMatches, pair: Pair, keep: Mapping[str, npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Which matches (N,) lie on usable pixels of both photos."""
+    usable = np.ones(len(matches), np.bool_)
+    for name, points in zip(pair, (matches.points0, matches.points1), strict=True):
+        mask = keep.get(name)
+        if mask is not None:
+            x = np.clip(np.rint(points[:, 0]).astype(int), 0, mask.shape[1] - 1)
+            y = np.clip(np.rint(points[:, 1]).astype(int), 0, mask.shape[0] - 1)
+            usable &= mask[y, x]
+    return usable
+
+
+def _camera_key(camera: Any) -> str:
+    return f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} {camera.has_prior_focal_length}"
+
+
+def _to_record(result: VerifiedPair, usable: npt.NDArray[np.int64], stamp: str) -> Record:
+    inliers = usable[result.inliers] if len(result.inliers) else result.inliers
+    values = {
+        "config": np.array(result.config, np.int64),
+        "essential": result.essential,
+        "fundamental": result.fundamental,
+        "homography": result.homography,
+        "rotation": result.rotation,
+        "translation": result.translation,
+        "reason": np.frombuffer(result.reason.encode()[:80].ljust(80), np.uint8).copy(),
+    }
+    return Record({"inliers": inliers.astype(np.int32)}, values, stamp)
+
+
+def _from_record(record: Record) -> VerifiedPair:
+    v = record.values
+    reason = v["reason"].tobytes().decode(errors="replace").strip()
+    return VerifiedPair(
+        record.columns["inliers"].astype(np.int64),
+        int(v["config"]),
+        v["essential"],
+        v["fundamental"],
+        v["homography"],
+        v["rotation"],
+        v["translation"],
+        reason,
+    )
