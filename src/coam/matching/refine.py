@@ -53,8 +53,8 @@ def refine_quadratic(
 ) -> RefinedPoints:
     """The top of the quadratic surface through the 3x3 similarities; arguments as in `refine_paper`.
 
-    Where the surface has no maximum within one cell (no true peak, a ridge), each axis is fitted alone; at
-    the edge of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top,
+    A refined point never leaves its grid cell. Where the surface has no maximum near it (a ridge, a saddle),
+    each axis is fitted alone; at the edge of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top,
     `spread` its width if similarities are read as log-probabilities (infinite on a plateau).
     """
     similarity, _, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
@@ -69,7 +69,8 @@ def refine_quadratic(
     joint = joint / safe.unsqueeze(1)
     alone = torch.stack([_one_axis_top(slope_x, bend_x), _one_axis_top(slope_y, bend_y)], dim=1)
     is_peak = (determinant > _FLAT) & (bend_x < 0) & (joint.abs() <= 1).all(dim=1)
-    offset = torch.where(is_peak.unsqueeze(1), joint, alone)
+    # The match is the best grid position, so its peak lies in its own cell; near a corner the fit overshoots.
+    offset = torch.where(is_peak.unsqueeze(1), joint, alone).clamp(-0.5, 0.5)
     height = value[:, 1, 1] + 0.5 * (slope_x * offset[:, 0] + slope_y * offset[:, 1])
     step = _grid_step(grid, columns, rows)
     spread_x = step[0] / (-bend_x).clamp(min=0).sqrt()
@@ -86,8 +87,8 @@ def refine_softargmax(
     query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell
     per `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is a square of
     2 * radius + 1 cells a side around the cell nearest to the centre; cells outside the map get no weight.
-    Weights are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the weighted
-    deviation in pixels.
+    Weights are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the
+    weighted deviation in pixels.
     """
     height, width = fine_map.shape[1:]
     cells = fine_map.flatten(1).t().contiguous()  # a feature vector in one piece: a gather reads whole lines
@@ -149,9 +150,9 @@ def _slope_and_bend(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_axis_top(slope: Tensor, bend: Tensor) -> Tensor:
-    """Offset (K,) of the parabola's top in cells, within half a cell; 0 where there is none."""
+    """Offset (K,) of the parabola's top in cells; 0 where there is none."""
     top = -slope / torch.where(bend < -_FLAT, bend, -1.0)
-    return torch.where(bend < -_FLAT, top.clamp(-0.5, 0.5), 0.0)
+    return torch.where(bend < -_FLAT, top, 0.0)
 
 
 def _grid_step(grid: Tensor, columns: int, rows: int) -> Tensor:
