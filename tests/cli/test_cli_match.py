@@ -1,0 +1,255 @@
+"""`coam match` and the root: what is printed, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import coam.matcher
+from coam.cli import GROUPS, build_app
+from coam.types import Matches
+
+Run = Any
+Pair = tuple[Path, Path]
+SMALL = ("--resolution", "128", "--device", "cpu")
+
+
+def error_line(result: Any) -> str:
+    """The one line of a refusal."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return str(lines[0])
+
+
+def test_every_kind_of_output_holds_the_same_matches(run: Run, pair: Pair, tmp_path: Path) -> None:
+    outputs = [tmp_path / "new" / name for name in ("o.png", "o.jpg", "o.npz", "o.h5", "o.json", "o.html")]
+    options = [option for path in outputs for option in ("-o", path)]
+    result = run("match", *pair, *SMALL, *options)
+    assert result.exit_code == 0, result.output
+    loaded = [Matches.load(path) for path in outputs[2:5]]
+    count = len(loaded[0])
+    assert count > 50
+    assert result.stdout.startswith(f"{count} matches in ")
+    assert all(f"wrote {path}" in result.stdout for path in outputs)
+    for other in loaded[1:]:
+        np.testing.assert_array_equal(loaded[0].points1, other.points1)
+    assert loaded[0].size0 == (128, 96)
+    for path in outputs[:2]:
+        with Image.open(path) as picture:
+            assert picture.width > picture.height >= 96, "side by side"
+            assert picture.format == {".png": "PNG", ".jpg": "JPEG"}[path.suffix]
+    assert "<html" in outputs[5].read_text().lower()
+    assert sorted(os.listdir(tmp_path / "new")) == sorted(path.name for path in outputs)
+
+
+def test_json_is_one_object_with_the_numbers(run: Run, pair: Pair) -> None:
+    result = run("match", *pair, *SMALL, "--json", "--max-matches", "40")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["matches"] == 40
+    assert summary["size0"] == [128, 96]
+    assert summary["image1"] == str(pair[1])
+    assert summary["seconds"] > 0
+    assert summary["outputs"] == []
+    assert summary["overlap"] is None or 0 <= summary["overlap"] <= 1
+
+
+def test_matches_follow_the_shift(run: Run, pair: Pair, tmp_path: Path) -> None:
+    run("match", *pair, *SMALL, "-o", tmp_path / "o.npz")
+    matches = Matches.load(tmp_path / "o.npz")
+    inside = (matches.points0 >= (16, 8)).all(axis=1)  # the others have left the second photo
+    errors = np.linalg.norm(matches.points0 - matches.points1 - np.float32([16, 8]), axis=1)[inside]
+    assert np.median(errors) < 3.0, "even untrained, a network sees a plain shift"
+
+
+def test_min_score_keeps_the_better_ones(run: Run, pair: Pair, tmp_path: Path) -> None:
+    run("match", *pair, *SMALL, "-o", tmp_path / "all.npz")
+    scores = Matches.load(tmp_path / "all.npz").scores
+    limit = float(np.sort(scores)[len(scores) // 2])
+    run("match", *pair, *SMALL, "-o", tmp_path / "some.npz", "--min-score", limit)
+    assert len(Matches.load(tmp_path / "some.npz")) == int((scores >= np.float32(limit)).sum())
+
+
+def test_rotations_and_preset_reach_the_matcher(run: Run, pair: Pair, tmp_path: Path) -> None:
+    turned = tmp_path / "turned.png"
+    Image.open(pair[1]).transpose(Image.Transpose.ROTATE_90).save(turned)
+    result = run("match", pair[0], turned, *SMALL, "--rotations", "--json")
+    assert json.loads(result.stdout)["quarter_turns"] == 3
+    result = run("match", *pair, *SMALL, "--preset", "paper", "-o", tmp_path / "paper.npz")
+    assert result.exit_code == 0, result.output
+    assert Matches.load(tmp_path / "paper.npz").grid0.columns == 128
+
+
+def test_bad_options_are_refused_in_one_line(run: Run, pair: Pair, tmp_path: Path) -> None:
+    for options, what in (
+        (("-o", "out.txt"), ".png"),
+        (("-o", "out"), "ending"),
+        (("-o", tmp_path / "x.png" / "y.png", "-o", "out.exe"), ".exe"),
+        (("--model", "nothing"), "cdunet-lite1"),
+        (("--model", "missing.safetensors"), "missing.safetensors"),
+        (("--preset", "nothing"), "paper"),
+        (("--device", "abacus"), "abacus"),
+    ):
+        assert what in error_line(run("match", *pair, *options))
+    for options in (("--resolution", "5"), ("--max-matches", "0"), ("--min-score", "2"), ("--nonsense",)):
+        result = run("match", *pair, *options)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.stderr
+
+
+def test_an_input_is_never_overwritten(run: Run, pair: Pair, tmp_path: Path) -> None:
+    before = [path.read_bytes() for path in pair]
+    link = tmp_path / "link.png"
+    link.symlink_to(pair[1])
+    hard = tmp_path / "hard.png"
+    os.link(pair[0], hard)
+    for output in (pair[0], pair[1], link, hard, f"{tmp_path}/./a.png"):
+        assert "input" in error_line(run("match", *pair, *SMALL, "-o", output))
+    assert [path.read_bytes() for path in pair] == before
+
+
+def test_all_outputs_or_none(run: Run, pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.png").mkdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    for blocked in (tmp_path / "file" / "o.png", tmp_path / "folder.png"):
+        error_line(run("match", *pair, *SMALL, "-o", out / "good.npz", "-o", blocked))
+        assert os.listdir(out) == []
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_old_file(
+    run: Run, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "old.npz"
+    old.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left" in error_line(run("match", *pair, *SMALL, "-o", old))
+    assert old.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", "old.npz"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "what"),
+    [
+        (KeyboardInterrupt(), 130, "stopped"),
+        (MemoryError(), 2, "memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20 GiB\nmore"), 2, "memory"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), 2, "memory"),
+        (OSError(28, "No space left on device"), 2, "No space left"),
+    ],
+)
+def test_trouble_in_the_middle_is_one_line(
+    run: Run, pair: Pair, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, what: str
+) -> None:
+    def trouble(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(coam.matcher.Matcher, "match", trouble)
+    result = run("match", *pair, *SMALL)
+    assert result.exit_code == code
+    assert result.stderr.count("\n") == 1
+    assert what in result.stderr
+
+
+def test_a_bug_is_not_dressed_as_bad_input(run: Run, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(coam.matcher.Matcher, "match", bug)
+    result = run("match", *pair, *SMALL)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+# ---- the real program
+
+
+def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "coam", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_help_names_every_group_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['coam', '--help']\n"
+        "from coam.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([name for name in ('torch', 'numpy', 'cv2', 'PIL', 'h5py') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+    for name in ("match", "demo", "doctor"):
+        assert f" {name} " in result.stdout
+
+
+def test_groups_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coam.cli.GROUPS", (*GROUPS, "no_such_group"))
+    assert {command.name for command in build_app().registered_commands} >= {"match", "demo", "doctor"}
+
+
+def test_the_program_prints_one_line_and_its_version(pair: Pair, tmp_path: Path) -> None:
+    assert program("--version").stdout == f"coam {coam.__version__}\n"
+    odd = tmp_path / "new\nline.png"
+    odd.write_text("text")
+    for photo in (odd, tmp_path / "missing.png"):
+        result = program("match", pair[0], photo, "-o", tmp_path / "out.png")
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_a_bug_in_the_program_is_one_line_unless_asked(pair: Pair) -> None:
+    code = (
+        "import coam.matcher; from coam.cli import main\n"
+        "def bug(*a, **k): raise ZeroDivisionError('planted')\n"
+        "coam.matcher.load_matcher = bug; main()"
+    )
+    for debug in ("", "1"):
+        command = [sys.executable, "-c", code, "match", *map(str, pair)]
+        environment = {**os.environ, "COAM_DEBUG": debug}
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env=environment
+        )
+        assert result.returncode == 1
+        assert "planted" in result.stderr
+        assert ("Traceback" in result.stderr) == bool(debug)
+
+
+def test_ctrl_c_ends_with_130_and_no_file(pair: Pair, tmp_path: Path) -> None:
+    code = (
+        "import time, coam.matcher; from coam.cli import main\n"
+        "def wait(*a, **k): print('waiting', flush=True); time.sleep(60)\n"
+        "coam.matcher.load_matcher = wait; main()"
+    )
+    command = [sys.executable, "-c", code, "match", *map(str, pair), "-o", str(tmp_path / "out.npz")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "error: stopped\n"
+    assert not (tmp_path / "out.npz").exists()
