@@ -31,14 +31,14 @@ class _PackedFile:
 
     def save(self, path: str | Path) -> Path:
         """Write one .safetensors file, whole or not at all."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._array_names()}
         metadata = {name: json.dumps(getattr(self, name)) for name in _TEXT_FIELDS} | {"format": self.FORMAT}
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        save_file(arrays, temporary, metadata=metadata)
+        temporary.write_bytes(save(arrays, metadata=metadata))
         temporary.rename(path)
         return path
 

@@ -14,12 +14,13 @@ from torch import Tensor
 
 
 class DepthProjection(NamedTuple):
-    """What is known about points of image 0 in image 1; all (B, N) but `points1`. A point may be none of the three."""
+    """What is known about points of image 0 in image 1; all (B, N) bool but `points1`."""
 
-    points1: Tensor  # (B, N, 2) pixels of image 1; meaningless where nothing is known
-    valid: Tensor  # bool: seen in image 1 at `points1`
-    occluded: Tensor  # bool: certainly hidden in image 1 by something nearer
-    outside: Tensor  # bool: certainly not in image 1: behind its camera or beyond its frame
+    points1: Tensor  # (B, N, 2) pixels of image 1 where `known`
+    valid: Tensor  # seen in image 1 at `points1`
+    occluded: Tensor  # certainly hidden in image 1 by something nearer
+    outside: Tensor  # certainly not in image 1: behind its camera or beyond its frame
+    known: Tensor  # depth is known and the point is in front of camera 1, in its frame or not
 
 
 class SampledDepth(NamedTuple):
@@ -106,6 +107,7 @@ def project_by_depth(
         valid=seen & end.known & agrees,
         occluded=seen & end.complete & (z > end.farthest * (1 + relative_tolerance)),
         outside=start.known & ~in_frame,
+        known=start.known & in_front,
     )
 
 
