@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Measure matchers on public benchmarks and on your data.")
     group.command("hpatches")(hpatches)
     group.command("posed-pairs")(posed_pairs)
+    group.command("compare")(compare)
     app.add_typer(group, name="eval")
 
 
@@ -97,6 +98,22 @@ def posed_pairs(
     _run("posed-pairs", loaded, spec, folder, settings, limit, workers, resume, as_json)
 
 
+def compare(
+    a: Annotated[Path, typer.Argument(help="Folder (or report.json) of one evaluation.")],
+    b: Annotated[Path, typer.Argument(help="The other one, of the same benchmark.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for compare.html and .json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Is B better than A? Paired bootstrap on the pairs that both have seen."""
+    from coam.evaluation.compare import compare_reports, comparison_text, write_comparison
+    from coam.evaluation.summary import json_ready
+
+    comparison = compare_reports(a, b)
+    if output is not None:
+        write_comparison(comparison, output)
+    typer.echo(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
+
+
 def _matcher(
     name: str, device: str, resolution: int | None, max_matches: int | None, preset: str | None
 ) -> MatcherSpec:
@@ -130,6 +147,7 @@ def _run(
     as_json: bool,
 ) -> None:
     from coam.evaluation.benchmarks import find_benchmark
+    from coam.evaluation.html_report import write_reports
     from coam.evaluation.runner import evaluate
 
     benchmark = find_benchmark(benchmark_name)
@@ -139,13 +157,16 @@ def _run(
             benchmark, pairs, spec, folder,
             settings=settings, limit=limit, workers=workers, resume=resume, progress=advance,
         )  # fmt: skip
+    write_reports(benchmark, pairs, report, folder)
     if as_json:
-        typer.echo(json.dumps({"output": str(folder), "tables": report["tables"]}))
+        from coam.evaluation.summary import json_ready
+
+        typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
         return
     from coam.evaluation.text_report import table_text
 
     typer.echo(table_text(report))
-    typer.echo(f"wrote {folder}")
+    typer.echo(f"wrote {folder / 'report.html'}")
 
 
 @contextmanager
