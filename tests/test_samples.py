@@ -53,7 +53,7 @@ def test_bilinear_lookup_on_a_plane_is_exact_and_knows_its_limits() -> None:
     y, x = np.mgrid[0:4, 0:5].astype(np.float64)
     plane = 2.0 * x + 10.0 * y
     plane[3, 4] = np.nan
-    points = np.array([[1.25, 0.5], [4.0, 2.0], [3.5, 2.5], [-0.1, 1.0], [4.01, 1.0], [np.nan, 1.0], [0.0, 0.0]])
+    points = np.array([[1.25, 0.5], [4, 2], [3.5, 2.5], [-0.1, 1], [4.01, 1], [np.nan, 1], [0, 0]])
     values, trusted = sample_smooth(plane, points, max_spread=100.0)
     assert trusted.tolist() == [True, True, False, False, False, False, True]
     np.testing.assert_allclose(values[[0, 1, 6]], [7.5, 28.0, 0.0])
@@ -62,7 +62,8 @@ def test_bilinear_lookup_on_a_plane_is_exact_and_knows_its_limits() -> None:
 
 def test_lookup_across_a_step_is_not_trusted() -> None:
     step = np.array([[1.0, 1.0, 9.0], [1.0, 1.0, 9.0]])
-    _, trusted = sample_smooth(step, np.array([[0.5, 0.5], [1.5, 0.5], [1.0, 0.0], [2.0, 1.0]]), max_spread=1.0)
+    points = np.array([[0.5, 0.5], [1.5, 0.5], [1.0, 0.0], [2.0, 1.0]])
+    _, trusted = sample_smooth(step, points, max_spread=1.0)
     assert trusted.tolist() == [True, False, True, True]
 
 
@@ -127,7 +128,8 @@ def test_motorcycle_points_move_by_their_disparity_only(pair: samples.StereoSamp
 
 def test_courtyard_has_its_views(yard: samples.CourtyardSample) -> None:
     assert (len(yard.day), len(yard.night), len(yard.names)) == (12, 4, 16)
-    assert yard.names == tuple([f"day_{i:02d}" for i in range(1, 13)] + [f"night_{i:02d}" for i in range(1, 5)])
+    day = [f"day_{i:02d}" for i in range(1, 13)]
+    assert yard.names == (*day, *(f"night_{i:02d}" for i in range(1, 5)))
     assert len(yard.depth_names) == 4
     for path in (*yard.day, *yard.night):
         assert _pixels(path).shape == (480, 640, 3)
@@ -170,7 +172,11 @@ def test_neighbouring_views_turn_by_about_eleven_degrees(yard: samples.Courtyard
     assert 100 < np.degrees(np.arccos(forward[0] @ forward[-1])) < 135
 
 
-@pytest.mark.parametrize(("first", "second"), [("day_04", "day_06"), ("day_06", "day_09"), ("day_06", "night_02")])
+DEPTH_PAIRS = [("day_04", "day_06"), ("day_06", "day_09"), ("day_06", "night_02")]
+DAY_PAIRS = [("day_04", "day_06"), ("day_06", "day_04"), ("day_06", "day_09")]
+
+
+@pytest.mark.parametrize(("first", "second"), DEPTH_PAIRS)
 def test_depth_of_one_view_predicts_the_depth_of_another(
     yard: samples.CourtyardSample, first: str, second: str
 ) -> None:
@@ -187,7 +193,7 @@ def test_depth_of_one_view_predicts_the_depth_of_another(
         assert np.quantile(error, 0.95) < 0.01
 
 
-@pytest.mark.parametrize(("first", "second"), [("day_04", "day_06"), ("day_06", "day_04"), ("day_06", "day_09")])
+@pytest.mark.parametrize(("first", "second"), DAY_PAIRS)
 def test_corresponding_day_pixels_have_the_same_colours(
     yard: samples.CourtyardSample, first: str, second: str
 ) -> None:
@@ -262,11 +268,14 @@ def test_quaternions_by_hand() -> None:
 
 def test_reading_a_written_model(tmp_path: Path) -> None:
     (tmp_path / "cameras.txt").write_text("# c\n7 PINHOLE 100 50 80 90 50 25\n")
-    (tmp_path / "images.txt").write_text("# i\n1 1 0 0 0 0 0 2 7 a.jpg\n50.5 25.5 3\n2 1 0 0 0 1 0 2 7 b.jpg\n\n")
+    (tmp_path / "images.txt").write_text(
+        "# i\n1 1 0 0 0 0 0 2 7 a.jpg\n50.5 25.5 3\n2 1 0 0 0 1 0 2 7 b.jpg\n\n"
+    )
     (tmp_path / "points3D.txt").write_text("3 0.5 0 2 1 2 3 0 1 0 2 4\n")
     camera = read_cameras(tmp_path / "cameras.txt")[7]
     np.testing.assert_allclose(camera.matrix, [[80, 0, 49.5], [0, 90, 24.5], [0, 0, 1]])
-    np.testing.assert_allclose(camera.project(np.array([[0.5, 1.0, 2.0], [0, 0, -1.0]])), [[69.5, 69.5], [np.nan] * 2])
+    pixels = camera.project(np.array([[0.5, 1.0, 2.0], [0, 0, -1.0]]))
+    np.testing.assert_allclose(pixels, [[69.5, 69.5], [np.nan, np.nan]])
     back = camera.unproject(np.array([[69.5, 69.5]]), np.array([2.0]))
     np.testing.assert_allclose(back, [[0.5, 1.0, 2.0]])
     images = read_images(tmp_path / "images.txt")
@@ -282,6 +291,9 @@ def test_reading_a_written_model(tmp_path: Path) -> None:
         ("cameras.txt", "1 OPENCV 10 10 1 1 5 5 0 0 0 0\n", read_cameras),
         ("images.txt", "1 1 0 0 0 0 0 0 a.jpg\n\n", read_images),
         ("points3D.txt", "1 0 0 0 1 2 3 0 1\n", read_points),
+        ("cameras.txt", "1 PINHOLE 10 ten 1 1 5 5\n", read_cameras),
+        ("images.txt", "1 1 0 0 0 0 0 0 1 a.jpg\n3.0 4.0\n", read_images),
+        ("points3D.txt", "1 0 0 zero 1 2 3 0 1 0\n", read_points),
     ],
 )
 def test_broken_models_are_refused_with_one_line(tmp_path: Path, name: str, text: str, reader) -> None:  # type: ignore[no-untyped-def]

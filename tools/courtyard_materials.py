@@ -1,7 +1,8 @@
 """The materials of the rendered courtyard: procedural Cycles shaders in world coordinates.
 
-World coordinates (metres) make every wall unlike every other one even where two share a material, and bump instead
-of displacement keeps the geometry, and so the true depth, exact. Needs Blender's Python module (`pip install bpy`).
+World coordinates (metres) make every wall unlike every other one even where two share a material, and bump
+instead of displacement keeps the geometry, and so the true depth, exact. Needs Blender's Python module
+(`pip install bpy`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Shader:
         vector = self.add("ShaderNodeCombineXYZ", {0: shifted, 1: p.outputs[2]}).outputs[0]
         if not wobble:
             return vector
-        noise = self.add("ShaderNodeTexNoise", {"Vector": vector, "Scale": 2.5, "Detail": 2.0}).outputs["Color"]
+        noise = self.add("ShaderNodeTexNoise", {"Vector": vector, "Scale": 2.5, "Detail": 2.0}).outputs[
+            "Color"
+        ]
         centred = self.scaled(noise, (wobble, wobble, 0), (-wobble / 2, -wobble / 2, 0))
         return self.add("ShaderNodeVectorMath", {0: vector, 1: centred}, operation="ADD").outputs[0]
 
@@ -80,7 +83,9 @@ class Shader:
         inputs = {"Vector": vector, "Scale": scale, "Detail": detail, "Roughness": rough}
         return self.add("ShaderNodeTexNoise", inputs).outputs[0]
 
-    def ramp(self, value: Socket, low: float, high: float, to_low: float = 0.0, to_high: float = 1.0) -> Socket:
+    def ramp(
+        self, value: Socket, low: float, high: float, to_low: float = 0.0, to_high: float = 1.0
+    ) -> Socket:
         inputs = {"Value": value, 1: low, 2: high, 3: to_low, 4: to_high}
         return self.add("ShaderNodeMapRange", inputs, clamp=True).outputs[0]
 
@@ -133,9 +138,17 @@ def _bricks(s: Shader, seed: float, a: Color, b: Color, mortar: Color) -> tuple[
     """Colour and height of running-bond bricks."""
     wall = s.wall_coordinates(seed, 0.02)
     inputs = {
-        "Vector": wall, "Color1": a, "Color2": b, "Mortar": mortar, "Scale": 1.0, "Mortar Size": 0.007,
-        "Mortar Smooth": 0.3, "Bias": -0.1, "Brick Width": 0.25, "Row Height": 0.078,
-    }  # fmt: skip
+        "Vector": wall,
+        "Color1": a,
+        "Color2": b,
+        "Mortar": mortar,
+        "Scale": 1.0,
+        "Mortar Size": 0.007,
+        "Mortar Smooth": 0.3,
+        "Bias": -0.1,
+        "Brick Width": 0.25,
+        "Row Height": 0.078,
+    }
     tex = s.add("ShaderNodeTexBrick", inputs)
     grain = s.ramp(s.noise(wall, 28, 6, 0.7), 0.25, 0.75, 0.55, 1.3)
     tone = s.add("ShaderNodeCombineColor", {0: grain, 1: grain, 2: grain}).outputs[0]
@@ -187,15 +200,23 @@ def rubble_wall(seed: float, stones: list[Color], size: float = 0.38) -> bpy.typ
     """Irregular field stones in mortar."""
     s = Shader("rubble")
     wall = s.scaled(s.wall_coordinates(seed, 0.10), (1 / size, 1.55 / size, 1))
-    edge = s.add("ShaderNodeTexVoronoi", {"Vector": wall, "Scale": 1.0}, feature="DISTANCE_TO_EDGE",
-                 voronoi_dimensions="2D").outputs["Distance"]  # fmt: skip
+    edge = s.add(
+        "ShaderNodeTexVoronoi",
+        {"Vector": wall, "Scale": 1.0},
+        feature="DISTANCE_TO_EDGE",
+        voronoi_dimensions="2D",
+    ).outputs["Distance"]
     cell = s.add("ShaderNodeTexVoronoi", {"Vector": wall, "Scale": 1.0}, voronoi_dimensions="2D")
     pick = s.add("ShaderNodeSeparateColor", {0: cell.outputs["Color"]})
     fine = s.wall_coordinates(seed + 5)
     grain = s.noise(fine, 14, 8, 0.7)
-    color = s.mix(s.ramp(grain, 0.3, 0.75, 0, 0.75), s.palette(pick.outputs[0], stones), (0.28, 0.26, 0.22), "MULTIPLY")
+    color = s.mix(
+        s.ramp(grain, 0.3, 0.75, 0, 0.75), s.palette(pick.outputs[0], stones), (0.28, 0.26, 0.22), "MULTIPLY"
+    )
     tone = s.ramp(pick.outputs[1], 0, 1, 0.65, 1.25)
-    color = s.mix(1.0, color, s.add("ShaderNodeCombineColor", {0: tone, 1: tone, 2: tone}).outputs[0], "MULTIPLY")
+    color = s.mix(
+        1.0, color, s.add("ShaderNodeCombineColor", {0: tone, 1: tone, 2: tone}).outputs[0], "MULTIPLY"
+    )
     joint = s.ramp(edge, 0.07, 0.03)
     color = s.mix(joint, color, (0.42, 0.38, 0.31))
     dome = s.math("MULTIPLY", s.ramp(edge, 0.02, 0.22), 0.04)
@@ -208,9 +229,16 @@ def ashlar(seed: float, a: Color, b: Color, width: float = 0.62, row: float = 0.
     s = Shader("ashlar")
     wall = s.wall_coordinates(seed, 0.015)
     inputs = {
-        "Vector": wall, "Color1": a, "Color2": b, "Mortar": (0.16, 0.14, 0.12), "Scale": 1.0,
-        "Mortar Size": 0.008, "Mortar Smooth": 0.4, "Brick Width": width, "Row Height": row,
-    }  # fmt: skip
+        "Vector": wall,
+        "Color1": a,
+        "Color2": b,
+        "Mortar": (0.16, 0.14, 0.12),
+        "Scale": 1.0,
+        "Mortar Size": 0.008,
+        "Mortar Smooth": 0.4,
+        "Brick Width": width,
+        "Row Height": row,
+    }
     tex = s.add("ShaderNodeTexBrick", inputs, squash=1.4, squash_frequency=3)
     pits = s.noise(wall, 16, 9, 0.72)
     color = s.mix(s.ramp(pits, 0.35, 0.7, 0, 0.7), tex.outputs[0], (0.30, 0.26, 0.20), "MULTIPLY")
@@ -222,16 +250,26 @@ def ashlar(seed: float, a: Color, b: Color, width: float = 0.62, row: float = 0.
 
 
 def paving() -> bpy.types.Material:
-    """Uneven setts with sandy joints, moss and wear; rings of bigger slabs around the fountain come as geometry."""
+    """Uneven setts with sandy joints, moss and wear; the rings of slabs around the fountain are geometry."""
     s = Shader("paving")
     p = s.position()
     wobble = s.add("ShaderNodeTexNoise", {"Vector": p, "Scale": 0.6, "Detail": 2.0}).outputs["Color"]
-    bent = s.add("ShaderNodeVectorMath", {0: p, 1: s.scaled(wobble, (0.5, 0.5, 0))}, operation="ADD").outputs[0]
-    cells = {"Vector": bent, "Scale": 4.2, "Randomness": 0.72}
-    edge = s.add("ShaderNodeTexVoronoi", cells, feature="DISTANCE_TO_EDGE", voronoi_dimensions="2D").outputs["Distance"]
+    bent = s.add("ShaderNodeVectorMath", {0: p, 1: s.scaled(wobble, (0.5, 0.5, 0))}, operation="ADD").outputs[
+        0
+    ]
+    cells = {"Vector": bent, "Scale": 6.3, "Randomness": 0.6}
+    edge = s.add("ShaderNodeTexVoronoi", cells, feature="DISTANCE_TO_EDGE", voronoi_dimensions="2D").outputs[
+        "Distance"
+    ]
     cell = s.add("ShaderNodeTexVoronoi", cells, voronoi_dimensions="2D").outputs["Color"]
     pick = s.add("ShaderNodeSeparateColor", {0: cell})
-    stones = [(0.13, 0.125, 0.12), (0.27, 0.25, 0.22), (0.20, 0.17, 0.15), (0.36, 0.33, 0.29), (0.17, 0.18, 0.19)]
+    stones = [
+        (0.13, 0.125, 0.12),
+        (0.27, 0.25, 0.22),
+        (0.20, 0.17, 0.15),
+        (0.36, 0.33, 0.29),
+        (0.17, 0.18, 0.19),
+    ]
     color = s.palette(pick.outputs[0], stones)
     grain = s.noise(p, 22, 8, 0.7)
     color = s.mix(s.ramp(grain, 0.3, 0.7, 0, 0.8), color, (0.35, 0.33, 0.30), "MULTIPLY")
@@ -260,11 +298,15 @@ def wood(color: Color, axis: int, paint: Color | None = None, worn: float = 0.5)
     dark = tuple(0.35 * c for c in color)
     base = s.mix(s.ramp(grain, 0.36, 0.64), dark, color)
     tone = s.ramp(s.per_object(), 0, 1, 0.7, 1.25)
-    base = s.mix(1.0, base, s.add("ShaderNodeCombineColor", {0: tone, 1: tone, 2: tone}).outputs[0], "MULTIPLY")
+    base = s.mix(
+        1.0, base, s.add("ShaderNodeCombineColor", {0: tone, 1: tone, 2: tone}).outputs[0], "MULTIPLY"
+    )
     if paint is not None:
         flakes = s.noise(s.position(), 6, 10, 0.75)
         kept = s.ramp(s.math("ADD", flakes, s.ramp(grain, 0.3, 0.7, -0.12, 0.12)), worn, worn - 0.03)
-        base = s.mix(kept, base, s.mix(s.ramp(flakes, 0.3, 0.6, 0, 0.5), paint, tuple(0.5 * c for c in paint)))
+        base = s.mix(
+            kept, base, s.mix(s.ramp(flakes, 0.3, 0.6, 0, 0.5), paint, tuple(0.5 * c for c in paint))
+        )
     dirt = s.ramp(s.noise(s.position(), 2.3, 7), 0.45, 0.7, 0, 0.6)
     base = s.mix(dirt, base, (0.35, 0.31, 0.26), "MULTIPLY")
     return s.finish(base, 0.75, s.math("MULTIPLY", grain, 0.006), 0.6)
@@ -288,7 +330,9 @@ def stone(seed: float, color: Color, mottled: float = 0.6, roughness: float = 0.
 def polished(color: Color, veins: Color, roughness: float) -> bpy.types.Material:
     """The smooth sculpture: marble with faint veins, nothing else to hold on to."""
     s = Shader("polished")
-    warped = s.add("ShaderNodeTexNoise", {"Vector": s.position(), "Scale": 1.3, "Detail": 8.0, "Distortion": 1.4})
+    warped = s.add(
+        "ShaderNodeTexNoise", {"Vector": s.position(), "Scale": 1.3, "Detail": 8.0, "Distortion": 1.4}
+    )
     vein = s.ramp(s.math("ABSOLUTE", s.math("SUBTRACT", warped.outputs[0], 0.5)), 0.018, 0.0, 0, 0.35)
     return s.finish(s.mix(vein, color, veins), roughness, **{"Coat Weight": 0.15, "Coat Roughness": 0.15})
 
@@ -313,8 +357,16 @@ def roof_tiles(seed: float) -> bpy.types.Material:
     s = Shader("tiles")
     uv = s.add("ShaderNodeTexCoord").outputs["UV"]
     cell = s.add("ShaderNodeVectorMath", {0: uv}, operation="FLOOR").outputs[0]
-    tone = s.add("ShaderNodeTexWhiteNoise", {"Vector": s.scaled(cell, (1, 1, 1), (seed, 0, 0))}).outputs["Value"]
-    colors = [(0.36, 0.14, 0.07), (0.46, 0.21, 0.11), (0.29, 0.13, 0.08), (0.52, 0.30, 0.18), (0.24, 0.15, 0.11)]
+    tone = s.add("ShaderNodeTexWhiteNoise", {"Vector": s.scaled(cell, (1, 1, 1), (seed, 0, 0))}).outputs[
+        "Value"
+    ]
+    colors = [
+        (0.36, 0.14, 0.07),
+        (0.46, 0.21, 0.11),
+        (0.29, 0.13, 0.08),
+        (0.52, 0.30, 0.18),
+        (0.24, 0.15, 0.11),
+    ]
     color = s.palette(tone, colors)
     moss = s.ramp(s.noise(s.position(), 1.4, 9, 0.72), 0.50, 0.62, 0, 0.75)
     color = s.mix(moss, color, (0.13, 0.13, 0.07))

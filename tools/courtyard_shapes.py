@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,9 @@ Point = tuple[float, float, float]
 Hole = tuple[float, float, float, float]  # left, right, bottom, top on a wall
 
 
-def place(x: float, y: float, z: float = 0.0, turn: float = 0.0, tilt: tuple[float, float] = (0, 0)) -> Matrix:
+def place(
+    x: float, y: float, z: float = 0.0, turn: float = 0.0, tilt: tuple[float, float] = (0, 0)
+) -> Matrix:
     """A pose: turned about z by `turn` degrees and tilted about x and y by `tilt` degrees, then moved."""
     angles = (math.radians(tilt[0]), math.radians(tilt[1]), math.radians(turn))
     return Matrix.Translation((x, y, z)) @ Euler(angles).to_matrix().to_4x4()
@@ -56,7 +59,12 @@ def box(size: Point, material: bpy.types.Material, at: Matrix, bevel: float = 0.
 
 
 def sheet(
-    width: float, height: float, material: bpy.types.Material, at: Matrix, wave: float = 0.0, columns: int = 24
+    width: float,
+    height: float,
+    material: bpy.types.Material,
+    at: Matrix,
+    wave: float = 0.0,
+    columns: int = 24,
 ) -> bpy.types.Object:
     """An upright cloth or board in the x-z plane, facing -y, hanging down from z = 0 by `height`."""
     points, faces, uv = [], [], []
@@ -84,7 +92,7 @@ def turned(
     smooth: bool = True,
     radius: Callable[[float, float], float] | None = None,
 ) -> bpy.types.Object:
-    """A body of revolution from (radius, height) pairs; `radius(angle, height)` scales it for folds and dents."""
+    """A body of revolution from (radius, height) pairs; `radius(angle, height)` scales it for folds."""
     points, faces = [], []
     for r, z in profile:
         for k in range(segments):
@@ -103,8 +111,14 @@ def turned(
     return thing
 
 
-def rod(start: Point, end: Point, thickness: float, material: bpy.types.Material, at: Matrix | None = None,
-        end_thickness: float | None = None) -> bpy.types.Object:  # fmt: skip
+def rod(
+    start: Point,
+    end: Point,
+    thickness: float,
+    material: bpy.types.Material,
+    at: Matrix | None = None,
+    end_thickness: float | None = None,
+) -> bpy.types.Object:
     """A round bar between two points."""
     a, b = Vector(start), Vector(end)
     turn = (b - a).to_track_quat("Z", "Y").to_matrix().to_4x4()
@@ -114,7 +128,12 @@ def rod(start: Point, end: Point, thickness: float, material: bpy.types.Material
 
 
 def pierced_wall(
-    width: float, height: float, holes: Iterable[Hole], material: bpy.types.Material, at: Matrix, depth: float = 0.25
+    width: float,
+    height: float,
+    holes: Iterable[Hole],
+    material: bpy.types.Material,
+    at: Matrix,
+    depth: float = 0.25,
 ) -> bpy.types.Object:
     """A wall in the x-z plane facing -y, from (0, 0) to (width, height), with openings `depth` deep."""
     holes = list(holes)
@@ -127,8 +146,8 @@ def pierced_wall(
         faces.append(tuple(range(len(points), len(points) + 4)))
         points.extend(corners)
 
-    for x0, x1 in zip(xs, xs[1:], strict=False):
-        for z0, z1 in zip(zs, zs[1:], strict=False):
+    for x0, x1 in itertools.pairwise(xs):
+        for z0, z1 in itertools.pairwise(zs):
             x, z = (x0 + x1) / 2, (z0 + z1) / 2
             if not any(a < x < b and c < z < d for a, b, c, d in holes):
                 quad((x0, 0, z0), (x1, 0, z0), (x1, 0, z1), (x0, 0, z1))
@@ -151,7 +170,14 @@ def leaf_cloud(
         jitter = Vector((rng.gauss(0, 0.5), rng.gauss(0, 0.5), rng.gauss(0, 0.5)))
         turn = (facing + jitter).to_track_quat("Z", "Y") @ Euler((0, 0, rng.uniform(0, 6.3))).to_quaternion()
         s = size * rng.uniform(0.6, 1.3)
-        outline = [(0, -1, 0), (0.55, -0.25, 0.25), (0.3, 0.5, 0.15), (0, 1.1, 0), (-0.3, 0.5, 0.15), (-0.55, -0.25, 0.25)]
+        outline = [
+            (0, -1, 0),
+            (0.55, -0.25, 0.25),
+            (0.3, 0.5, 0.15),
+            (0, 1.1, 0),
+            (-0.3, 0.5, 0.15),
+            (-0.55, -0.25, 0.25),
+        ]
         first = len(points)
         points += [position + turn @ (Vector(p) * s) for p in outline]
         faces += [(first, first + 1, first + 2, first + 3), (first, first + 3, first + 4, first + 5)]
@@ -175,10 +201,11 @@ def tiled_roof(
                 lift = bulge + (0.05 if end == 0 else 0.0)
                 points.append((c * tile / per_tile, along * run - lift * rise, along * rise + lift * run))
     stride = columns * per_tile + 1
-    for r in range(rows):
+    for strip in range(
+        2 * rows - 1
+    ):  # the odd ones close the gap up to the next row, or the sky would shine through
         for c in range(columns * per_tile):
-            a = 2 * r * stride + c
+            a = strip * stride + c
             faces.append((a, a + 1, a + 1 + stride, a + stride))
-            u = (c // per_tile) + 0.5
-            uv.append([(u, r + 0.5)] * 4)
+            uv.append([((c // per_tile) + 0.5, strip // 2 + 0.5)] * 4)
     return mesh(points, faces, material, at, uv=uv)

@@ -1,9 +1,9 @@
-"""Make the bundled motorcycle pair from the copy that the scikit-image package carries (skimage.data.stereo_motorcycle).
+"""Make the bundled motorcycle pair from the copy in scikit-image (skimage.data.stereo_motorcycle).
 
     python tools/make_motorcycle_sample.py --out src/coam/samples/motorcycle
 
-The pictures keep their 741x500 pixels (scikit-image already reduced the originals by 4) and become JPEGs; the true
-disparity becomes a uint16 PNG in steps of 1/64 px, 0 where there is no truth.
+The pictures keep their 741x500 pixels (scikit-image already reduced the originals by 4) and become JPEGs; the
+true disparity becomes a uint16 PNG in steps of 1/64 px, 0 where there is no truth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ STEPS_PER_PIXEL = 64  # as coam.samples.stereo reads it
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to fill")
     parser.add_argument("--quality", type=int, default=90, help="of the JPEGs")
     options = parser.parse_args()

@@ -4,10 +4,10 @@ Run with a Python that has Blender's module (`pip install bpy numpy pillow`, Pyt
 
     python tools/render_courtyard.py --out src/coam/samples/courtyard
 
-Writes images/*.jpg, depth/*.png (uint16 millimetres along the optical axis, 0: nothing within reach) and the COLMAP
-text model cameras.txt, images.txt, points3D.txt. Depth comes from one ray through each pixel centre, not from the
-renderer's jittered samples, so it is exact. `--scale 0.3 --views day_01` gives a quick look. Views that are already
-there are kept, so an interrupted run goes on where it stopped.
+Writes images/*.jpg, depth/*.png (uint16 millimetres along the optical axis, 0: nothing within reach) and
+the COLMAP text model cameras.txt, images.txt, points3D.txt. Depth comes from one ray through each pixel
+centre, not from the renderer's jittered samples, so it is exact. `--scale 0.3 --views day_01` gives a quick
+look. Views that are already there are kept, so an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bpy
 import numpy as np
 from courtyard_scene import Courtyard, build
-from mathutils import Vector
+from mathutils import Matrix, Vector
+from mathutils.bvhtree import BVHTree
 from PIL import Image
 
 WIDTH, HEIGHT, FOCAL = 640, 480, 520.0
@@ -53,19 +54,25 @@ class View:
 
 
 def walk() -> list[View]:
-    """Twelve day views over 122 degrees, four night views between them; a walker's height and aim wander a little."""
+    """Twelve day views over 122 degrees and four night views between; height and aim wander a little."""
     views = []
-    angles = [("day", i, -61 + 122 * i / 11) for i in range(12)] + [("night", i, a) for i, a in enumerate((-42, -13, 14, 44))]
+    angles = [("day", i, -61 + 122 * i / 11) for i in range(12)] + [
+        ("night", i, a) for i, a in enumerate((-42, -13, 14, 44))
+    ]
     for kind, i, angle in angles:
         wander = np.random.default_rng(100 * (kind == "night") + i).normal(size=6)
         radius = 7.3 + 0.35 * wander[0]
-        eye = (0.2 + radius * math.sin(math.radians(angle)), 2.0 - radius * math.cos(math.radians(angle)), 1.65 + 0.13 * wander[1])
+        eye = (
+            0.2 + radius * math.sin(math.radians(angle)),
+            2.0 - radius * math.cos(math.radians(angle)),
+            1.65 + 0.13 * wander[1],
+        )
         target = (0.2 + 0.35 * wander[2], 2.2 + 0.3 * wander[3], 1.85 + 0.15 * wander[4])
         views.append(View(f"{kind}_{i + 1:02d}", eye, target, kind == "night"))
     return views
 
 
-# Light --------------------------------------------------------------------------------------------------------------
+# Light ----------------------------------------------------------------
 
 
 def light(yard: Courtyard) -> dict[bool, list[bpy.types.Object]]:
@@ -87,6 +94,12 @@ def light(yard: Courtyard) -> dict[bool, list[bpy.types.Object]]:
         thing = bpy.data.objects.new("lantern", lamp)
         thing.location = spot
         objects[True].append(thing)
+    for spot in ((-5.0, -9.0, 4.5), (5.5, -9.0, 4.5)):  # street lamps behind the walker
+        lamp = bpy.data.lights.new("street", "POINT")
+        lamp.energy, lamp.shadow_soft_size, lamp.color = 170, 0.3, (1.0, 0.74, 0.46)
+        thing = bpy.data.objects.new("street", lamp)
+        thing.location = spot
+        objects[True].append(thing)
     for group in objects.values():
         for thing in group:
             bpy.context.scene.collection.objects.link(thing)
@@ -105,7 +118,9 @@ def sky(night: bool) -> bpy.types.World:
     link(direction, split.inputs[0])
     ramp = new("ShaderNodeValToRGB")
     link(split.outputs[2], ramp.inputs[0])
-    low, high = ((0.020, 0.026, 0.055), (0.004, 0.007, 0.022)) if night else ((0.55, 0.68, 0.86), (0.13, 0.30, 0.66))
+    low, high = (
+        ((0.020, 0.026, 0.055), (0.004, 0.007, 0.022)) if night else ((0.55, 0.68, 0.86), (0.13, 0.30, 0.66))
+    )
     ramp.color_ramp.elements[0].color, ramp.color_ramp.elements[1].color = (*low, 1), (*high, 1)
     ramp.color_ramp.elements[1].position = 0.7
     flatten = new("ShaderNodeVectorMath")
@@ -131,11 +146,16 @@ def sky(night: bool) -> bpy.types.World:
     return world
 
 
-def switch(yard: Courtyard, lights: dict[bool, list[bpy.types.Object]], skies: dict[bool, bpy.types.World], night: bool) -> None:
+def switch(
+    yard: Courtyard,
+    lights: dict[bool, list[bpy.types.Object]],
+    skies: dict[bool, bpy.types.World],
+    night: bool,
+) -> None:
     """Day or night."""
     scene = bpy.context.scene
     scene.world = skies[night]
-    scene.view_settings.exposure = 2.1 if night else 0.05
+    scene.view_settings.exposure = 2.25 if night else 0.2
     for when, group in lights.items():
         for thing in group:
             thing.hide_render = when != night
@@ -145,7 +165,7 @@ def switch(yard: Courtyard, lights: dict[bool, list[bpy.types.Object]], skies: d
         socket.default_value = 7.0 if night else 0.0
 
 
-# Pictures -----------------------------------------------------------------------------------------------------------
+# Pictures ----------------------------------------------------------------
 
 
 def prepare(samples: int, threads: int, scale: float) -> bpy.types.Object:
@@ -176,8 +196,6 @@ def prepare(samples: int, threads: int, scale: float) -> bpy.types.Object:
 
 def aim(camera: bpy.types.Object, view: View) -> None:
     """Blender's camera looks along -z with y up: COLMAP's axes with y and z turned round."""
-    from mathutils import Matrix
-
     world_from_camera = view.rotation().T @ np.diag([1.0, -1.0, -1.0])
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = world_from_camera, view.eye
@@ -197,25 +215,45 @@ def shoot(view: View, target: Path) -> None:
     pixels += noise.normal(size=pixels.shape) * np.sqrt(read**2 + shot**2 * pixels)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
-    Image.fromarray(np.clip(np.round(pixels), 0, 255).astype(np.uint8)).save(partial, "JPEG", quality=88, optimize=True)
+    Image.fromarray(np.clip(np.round(pixels), 0, 255).astype(np.uint8)).save(
+        partial, "JPEG", quality=88, optimize=True
+    )
     partial.replace(target)
 
 
-# Truth --------------------------------------------------------------------------------------------------------------
+# Truth ----------------------------------------------------------------
 
 
-def true_depth(view: View) -> np.ndarray:
-    """Depth (HEIGHT, WIDTH) in metres along the optical axis, one ray per pixel centre; 0 where it meets nothing."""
-    scene, graph = bpy.context.scene, bpy.context.evaluated_depsgraph_get()
-    rotation, eye = view.rotation(), Vector(view.eye)
+def surfaces() -> BVHTree:
+    """All meshes of the scene, modifiers applied, in world coordinates, as one tree for rays."""
+    graph = bpy.context.evaluated_depsgraph_get()
+    points: list[np.ndarray] = []
+    faces: list[list[int]] = []
+    count = 0
+    for thing in bpy.context.scene.objects:
+        if thing.type != "MESH":
+            continue
+        data = thing.evaluated_get(graph).data
+        local = np.empty(3 * len(data.vertices), dtype=np.float32)
+        data.vertices.foreach_get("co", local)
+        pose = np.array(thing.matrix_world)
+        points.append(local.reshape(-1, 3).astype(np.float64) @ pose[:3, :3].T + pose[:3, 3])
+        faces += [[count + i for i in polygon.vertices] for polygon in data.polygons]
+        count += len(data.vertices)
+    return BVHTree.FromPolygons(np.concatenate(points).tolist(), faces)
+
+
+def true_depth(view: View, tree: BVHTree) -> np.ndarray:
+    """Depth (HEIGHT, WIDTH) in metres along the optical axis at pixel centres; 0 where there is nothing."""
     x, y = np.meshgrid(np.arange(WIDTH) + 0.5 - WIDTH / 2, np.arange(HEIGHT) + 0.5 - HEIGHT / 2)
-    rays = np.stack([x / FOCAL, y / FOCAL, np.ones_like(x)], axis=-1).reshape(-1, 3) @ rotation
+    rays = np.stack([x / FOCAL, y / FOCAL, np.ones_like(x)], axis=-1).reshape(-1, 3) @ view.rotation()
     lengths = np.linalg.norm(rays, axis=1)
+    eye = Vector(view.eye)
     depth = np.zeros(len(rays))
-    for i, (ray, length) in enumerate(zip((rays / lengths[:, None]).tolist(), lengths, strict=True)):
-        hit, place, *_ = scene.ray_cast(graph, eye, Vector(ray), distance=FAR)
-        if hit:
-            depth[i] = (place - eye).length / length
+    for i, (ray, length) in enumerate(zip(rays.tolist(), lengths, strict=True)):
+        _, _, _, distance = tree.ray_cast(eye, ray, FAR)
+        if distance is not None:
+            depth[i] = distance / length
     return depth.reshape(HEIGHT, WIDTH)
 
 
@@ -232,8 +270,10 @@ def _flat(depth: np.ndarray, relative: float = 0.04) -> np.ndarray:
     return (windows.max((-1, -2)) - windows.min((-1, -2)) < relative * depth) & (depth > 0)
 
 
-def surface_points(views: list[View], depths: dict[str, np.ndarray]) -> tuple[np.ndarray, list[list[tuple[str, float, float]]]]:
-    """Points (N, 3) on the surfaces, and the views (name, x, y in COLMAP pixels) that truly see each of them."""
+def surface_points(
+    views: list[View], depths: dict[str, np.ndarray]
+) -> tuple[np.ndarray, list[list[tuple[str, float, float]]]]:
+    """Surface points (N, 3), and for each the views (name, x, y in COLMAP pixels) that truly see it."""
     rng = np.random.default_rng(5)
     flat = {name: _flat(depth) for name, depth in depths.items()}
     points = []
@@ -241,7 +281,14 @@ def surface_points(views: list[View], depths: dict[str, np.ndarray]) -> tuple[np
         rows, columns = np.nonzero(flat[view.name])
         chosen = rng.choice(len(rows), POINTS // len(views) + 8, replace=False)
         z = depths[view.name][rows[chosen], columns[chosen]]
-        rays = np.stack([(columns[chosen] + 0.5 - WIDTH / 2) / FOCAL, (rows[chosen] + 0.5 - HEIGHT / 2) / FOCAL, np.ones(len(z))], 1)
+        rays = np.stack(
+            [
+                (columns[chosen] + 0.5 - WIDTH / 2) / FOCAL,
+                (rows[chosen] + 0.5 - HEIGHT / 2) / FOCAL,
+                np.ones(len(z)),
+            ],
+            1,
+        )
         points.append((rays * z[:, None]) @ view.rotation() + np.asarray(view.eye))
     everything = np.concatenate(points)
     tracks: list[list[tuple[str, float, float]]] = [[] for _ in everything]
@@ -259,8 +306,6 @@ def surface_points(views: list[View], depths: dict[str, np.ndarray]) -> tuple[np
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
     """(w, x, y, z), w >= 0."""
-    from mathutils import Matrix
-
     q = np.array(Matrix(rotation.tolist()).to_quaternion())
     q /= np.linalg.norm(q)
     return q if q[0] >= 0 else -q
@@ -280,10 +325,13 @@ def write_model(out: Path, views: list[View], depths: dict[str, np.ndarray]) -> 
             rows[name].append((x, y, i + 1))
         name, x, y = track[0]
         red, green, blue = colors[name][int(y), int(x)]
-        lines.append(f"{i + 1} {point[0]:.5f} {point[1]:.5f} {point[2]:.5f} {red} {green} {blue} 0 " + " ".join(ends))
+        lines.append(
+            f"{i + 1} {point[0]:.5f} {point[1]:.5f} {point[2]:.5f} {red} {green} {blue} 0 " + " ".join(ends)
+        )
     (out / "points3D.txt").write_text("\n".join(lines) + "\n")
     (out / "cameras.txt").write_text(
-        f"# CAMERA_ID MODEL WIDTH HEIGHT PARAMS[]\n1 PINHOLE {WIDTH} {HEIGHT} {FOCAL} {FOCAL} {WIDTH / 2} {HEIGHT / 2}\n"
+        "# CAMERA_ID MODEL WIDTH HEIGHT PARAMS[]\n"
+        f"1 PINHOLE {WIDTH} {HEIGHT} {FOCAL} {FOCAL} {WIDTH / 2} {HEIGHT / 2}\n"
     )
     lines = ["# IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME", "# POINTS2D[] as (X, Y, POINT3D_ID)"]
     for view in views:
@@ -296,9 +344,11 @@ def write_model(out: Path, views: list[View], depths: dict[str, np.ndarray]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to fill")
-    parser.add_argument("--samples", type=int, default=20, help="Cycles samples per pixel")
+    parser.add_argument("--samples", type=int, default=10, help="Cycles samples per pixel")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="below 1: pictures only, for a quick look")
     parser.add_argument("--views", nargs="*", help="only these, pictures only")
@@ -316,10 +366,14 @@ def main() -> None:
         switch(yard, lights, skies, view.night)
         aim(camera, view)
         shoot(view, target)
-        print(f"{view.name}: {time.perf_counter() - started:.0f} s, {time.process_time() - used:.0f} s of CPU", flush=True)
+        print(
+            f"{view.name}: {time.perf_counter() - started:.0f} s, {time.process_time() - used:.0f} s of CPU",
+            flush=True,
+        )
     if options.views or options.scale != 1.0:
         return
-    depths = {view.name: true_depth(view) for view in views}
+    tree = surfaces()
+    depths = {view.name: true_depth(view, tree) for view in views}
     (options.out / "depth").mkdir(exist_ok=True)
     for name in DEPTH_VIEWS:
         millimetres = np.round(depths[name] * 1000).astype(np.uint16)

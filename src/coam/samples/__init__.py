@@ -1,4 +1,4 @@
-"""The bundled pictures: one real stereo pair and one rendered place by day and by night, with the truth about both.
+"""The bundled pictures: a real stereo pair and a rendered place by day and night, with the truth about both.
 
     from coam import samples
     pair = samples.motorcycle()

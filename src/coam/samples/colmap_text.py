@@ -96,7 +96,7 @@ def rotation_from_quaternion(quaternion: npt.ArrayLike) -> Float64Array:
     q = np.asarray(quaternion, dtype=np.float64)
     length = float(np.linalg.norm(q))
     if q.shape != (4,) or not np.isfinite(length) or length == 0.0:
-        raise DataError(f"a rotation needs a quaternion of four finite numbers, not all zero; got {q.tolist()}")
+        raise DataError(f"a quaternion is four finite numbers, not all zero; this one is {q.tolist()}")
     w, x, y, z = q / length
     return np.array(
         [
@@ -111,8 +111,15 @@ def _lines(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DataError(f"cannot read {path} ({error.strerror}); give a folder with a COLMAP text model") from error
+        raise DataError(f"cannot read {path} ({error.strerror}); give a COLMAP text model") from error
     return [line.strip() for line in text.splitlines() if not line.startswith("#")]
+
+
+def _numbers(words: list[str], path: Path) -> Float64Array:
+    try:
+        return np.array([float(word) for word in words])
+    except ValueError as error:
+        raise DataError(f"{path.name} is damaged: {error}") from error
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -127,10 +134,12 @@ def read_cameras(path: Path) -> dict[int, Camera]:
     cameras = {}
     for number, words in _records(path):
         if len(words) != 8 or words[1] != "PINHOLE":
-            raise DataError(f"{path.name}, record {number}: only PINHOLE cameras with four parameters are read here")
-        fx, fy, cx, cy = (float(w) for w in words[4:])
-        x, y = from_colmap(np.array([cx, cy])).tolist()
-        cameras[int(words[0])] = Camera(int(words[2]), int(words[3]), (fx, fy), (x, y))
+            raise DataError(f"{path.name}, record {number}: only PINHOLE cameras are read here")
+        camera_id, width, height = _numbers([words[0], *words[2:4]], path).astype(int).tolist()
+        parameters = _numbers(words[4:], path)
+        fx, fy = parameters[:2].tolist()
+        x, y = from_colmap(parameters[2:]).tolist()
+        cameras[camera_id] = Camera(width, height, (fx, fy), (x, y))
     return cameras
 
 
@@ -139,20 +148,26 @@ def read_images(path: Path) -> dict[str, ImageRecord]:
     from coam.geometry.coordinates import from_colmap
 
     lines = _lines(path)
+    if len(lines) % 2:
+        lines.append("")
     images = {}
     for head, tail in zip(lines[::2], lines[1::2], strict=True):
         words = head.split()
         if len(words) != 10:
-            raise DataError(f"{path.name}: an image line needs 10 words, this one has {len(words)}: {head[:60]}")
-        numbers = np.array([float(w) for w in words[1:8]])
-        observed = np.array([float(w) for w in tail.split()]).reshape(-1, 3)
+            raise DataError(f"{path.name}: an image line needs 10 words, not {len(words)}: {head[:60]}")
+        if len(tail.split()) % 3:
+            raise DataError(f"{path.name}: the observations of {words[9]} are not triples")
+        numbers = _numbers(words[1:8], path)
+        image_id, camera_id = _numbers([words[0], words[8]], path).astype(int).tolist()
+        observed = _numbers(tail.split(), path).reshape(-1, 3)
+        positions: Float64Array = from_colmap(observed[:, :2]).astype(np.float64)
         images[words[9]] = ImageRecord(
-            image_id=int(words[0]),
+            image_id=image_id,
             name=words[9],
-            camera_id=int(words[8]),
+            camera_id=camera_id,
             quaternion=numbers[:4],
             pose=Pose(rotation_from_quaternion(numbers[:4]), numbers[4:]),
-            points=from_colmap(observed[:, :2]),
+            points=positions,
             point_ids=observed[:, 2].astype(np.int64),
         )
     return images
@@ -163,11 +178,12 @@ def read_points(path: Path) -> dict[int, PointRecord]:
     points = {}
     for number, words in _records(path):
         if len(words) < 8 or len(words) % 2:
-            raise DataError(f"{path.name}, record {number}: a point needs 8 words and pairs of words for its track")
-        ends = [int(w) for w in words[8:]]
-        red, green, blue = (int(w) for w in words[4:7])
-        points[int(words[0])] = PointRecord(
-            position=np.array([float(w) for w in words[1:4]]),
+            raise DataError(f"{path.name}, record {number}: a point needs 8 words and a track of pairs")
+        numbers = _numbers(words, path)
+        ends = numbers[8:].astype(int).tolist()
+        red, green, blue = numbers[4:7].astype(int).tolist()
+        points[int(numbers[0])] = PointRecord(
+            position=numbers[1:4],
             color=(red, green, blue),
             track=tuple(zip(ends[::2], ends[1::2], strict=True)),
         )

@@ -22,12 +22,12 @@ from coam.samples.colmap_text import (
 from coam.samples.sampling import read_png16, sample_smooth
 from coam.types import FloatArray
 
-SAME_SURFACE = 0.03  # neighbouring depths within 3 % count as one surface, seen depth within 3 % as not hidden
+SAME_SURFACE = 0.03  # depths that differ by at most 3 % are of one surface
 
 
 @dataclass(frozen=True)
 class CourtyardSample:
-    """The rendered courtyard. Views have names: day_01 to day_12, night_01 to night_04. Metres; camera from world."""
+    """The rendered courtyard: views day_01 to day_12 and night_01 to night_04; metres; camera from world."""
 
     model_dir: Path  # holds the COLMAP text model, images/ and depth/
 
@@ -85,10 +85,10 @@ class CourtyardSample:
     def true_points1(
         self, name0: str, name1: str, points0: npt.ArrayLike
     ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Where pixels (N, 2) of view `name0` are in view `name1`: points (N, 2), nan where unknown, and valid (N,).
+        """Where pixels (N, 2) of `name0` are in `name1`: points (N, 2), nan where unknown, and valid (N,).
 
-        `name0` must have depth. Not valid: no depth, on a depth edge, outside view 1, or, where `name1` has depth
-        too, hidden there.
+        `name0` must have depth. Not valid: no depth, on a depth edge, outside view 1, or, where `name1` has
+        depth too, hidden there.
         """
         points = np.asarray(points0, dtype=np.float64).reshape(-1, 2)
         depth, known = _smooth_depth(self.depth(name0), points)
@@ -121,7 +121,7 @@ class CourtyardSample:
 def _smooth_depth(
     depth: FloatArray, points: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Depth (N,) between pixels and where it is certain; 1/depth is linear on a plane, so that is interpolated."""
+    """Depth (N,) between pixels and where it is certain; interpolates 1/depth, which is linear on a plane."""
     _, certain = sample_smooth(np.log(depth), points, SAME_SURFACE)
     inverse, _ = sample_smooth(1.0 / depth, points, np.inf)
     return 1.0 / np.where(certain, inverse, np.nan), certain

@@ -20,7 +20,7 @@ def read_png16(path: Path) -> npt.NDArray[np.uint16]:
         with Image.open(path) as image:
             values = np.asarray(image)
     except (OSError, UnidentifiedImageError) as error:
-        raise DataError(f"cannot read {path.name} of the bundled samples ({error}); reinstall coam") from error
+        raise DataError(f"cannot read the bundled {path.name} ({error}); reinstall coam") from error
     return values.astype(np.uint16)
 
 
@@ -29,8 +29,8 @@ def sample_smooth(
 ) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
     """Bilinear values (N,) of `field` (H, W) at pixel positions (N, 2), and where they can be trusted (N,).
 
-    A value is trusted where all pixels that carry weight are finite and differ by at most `max_spread`; elsewhere
-    it is nan. Positions outside the outermost pixel centres are not trusted.
+    A value is trusted where all pixels that carry weight are finite and differ by at most `max_spread`;
+    elsewhere it is nan. Positions outside the outermost pixel centres are not trusted.
     """
     height, width = field.shape
     x, y = points[:, 0], points[:, 1]

@@ -18,7 +18,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class StereoSample:
-    """Left and right photo; the pixel (x, y) of the left one is seen at (x - disparity, y) in the right one."""
+    """Left and right photo; the left pixel (x, y) is seen at (x - disparity, y) in the right photo."""
 
     folder: Path
 
@@ -68,13 +68,13 @@ class StereoSample:
     def true_points1(self, points0: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
         """Where left pixels (N, 2) are in the right photo: points (N, 2), nan where unknown, and valid (N,).
 
-        Not valid: outside, no truth, on a depth edge (the disparity of the neighbours differs by over 1 px), or
+        Not valid: outside, no truth, on a depth edge (disparities of neighbours differ by over 1 px), or
         hidden from the right camera.
         """
         points = np.asarray(points0, dtype=np.float64).reshape(-1, 2)
         disparity, known = sample_smooth(self.disparity, points, max_spread=1.0)
         points1 = points - np.stack([disparity, np.zeros_like(disparity)], axis=-1)
         width, height = self.size
-        x, y = (np.clip(np.nan_to_num(np.round(points[:, i])), 0, end - 1) for i, end in ((0, width), (1, height)))
-        valid = known & self.visible_right[y.astype(np.int64), x.astype(np.int64)]
+        nearest = np.clip(np.round(np.nan_to_num(points)), 0, (width - 1, height - 1)).astype(np.int64)
+        valid = known & self.visible_right[nearest[:, 1], nearest[:, 0]]
         return points1.astype(np.float32), valid
