@@ -68,7 +68,7 @@ def test_equals_brute_force_on_the_default_grid(make):
     backward = torch.cat([(part @ descriptors0.t()).argmax(1) for part in descriptors1.split(1024)])
     index0 = torch.nonzero(backward[forward] == torch.arange(16384)).squeeze(1)
     matches = mutual_nearest(descriptors0, descriptors1)
-    assert len(index0) > 500
+    assert len(index0) > 300
     assert torch.equal(matches.index0, index0)
     assert torch.equal(matches.index1, forward[index0])
 
@@ -149,7 +149,7 @@ def test_swapping_the_sides_swaps_the_matches():
     assert pairs == set(zip(backward.index1.tolist(), backward.index0.tolist(), strict=True))
 
 
-# 1/40: one shift serves all exponents (spread 2/T = 80 is the border); 0.001: exponents overflow float32 otherwise.
+# Above 1/40 one shift serves all exponents (their spread is 2/T); with 0.001 it would overflow float32.
 @pytest.mark.parametrize("temperature", [1.0, 0.05, 1 / 39, 1 / 40, 0.01, 0.001])
 @pytest.mark.parametrize("chunk", [None, 17])
 def test_dual_softmax_equals_brute_force(temperature, chunk):
@@ -224,7 +224,7 @@ def test_bad_options():
 @pytest.mark.slow
 @pytest.mark.parametrize("search", ["mutual_nearest(a, b)", "dual_softmax_nearest(a, b, 0.05)"])
 def test_a_256_grid_needs_little_memory(search):
-    """65,536 positions a side: the matrix would take 16 GiB; the search may take 2 GiB more than the inputs."""
+    """65,536 positions a side: the matrix would take 16 GiB; the search may take 2 GiB besides the inputs."""
     program = f"""
 import resource, torch
 from coam.matching import mutual_nearest, dual_softmax_nearest

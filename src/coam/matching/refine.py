@@ -54,8 +54,9 @@ def refine_quadratic(
     """The top of the quadratic surface through the 3x3 similarities; arguments as in `refine_paper`.
 
     A refined point never leaves its grid cell. Where the surface has no maximum near it (a ridge, a saddle),
-    each axis is fitted alone; at the edge of the grid the axis that lacks a neighbour keeps its position. `peak` is the height of the top,
-    `spread` its width if similarities are read as log-probabilities (infinite on a plateau).
+    each axis is fitted alone; at the edge of the grid the axis that lacks a neighbour keeps its position.
+    `peak` is the height of the top, `spread` its width if similarities are read as log-probabilities
+    (infinite on a plateau).
     """
     similarity, _, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
     value = similarity.view(-1, 3, 3)  # [:, y + 1, x + 1]
