@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,8 +57,6 @@ class PairMatches:
 
     def select(self, index: Any) -> PairMatches:
         """The matches at `index` (integers or a mask)."""
-        from dataclasses import replace
-
         return replace(
             self, ids0=self.ids0[index], ids1=self.ids1[index], offsets=self.offsets[index], scores=self.scores[index]
         )
@@ -148,12 +146,32 @@ def count_encodings(pairs: Sequence[Pair], cache_images: int) -> int:
 
 def matcher_key(matcher: Any) -> str:
     """What identifies the results of a matcher: its name and the settings that change its matches."""
-    fingerprint = getattr(matcher, "fingerprint", None)
-    if fingerprint is not None:
-        return str(fingerprint() if callable(fingerprint) else fingerprint)
-    names = ("name", "max_keypoints", "resolution", "grid_size")
-    settings = [f"{name}={getattr(matcher, name)}" for name in names if hasattr(matcher, name)]
-    return " ".join([type(matcher).__name__, *settings])
+    if hasattr(matcher, "fingerprint"):
+        return str(matcher.fingerprint)
+    config = getattr(matcher, "config", None)
+    if config is not None:
+        config = replace(config, cached_images=0)  # changes speed, not matches
+    return f"{type(matcher).__name__} {weights_digest(matcher)} {config}"
+
+
+def weights_digest(matcher: Any) -> str:
+    """Digest of the weights behind a matcher; empty where there are none."""
+    known = getattr(getattr(matcher, "file", None), "sha256", "")
+    model = getattr(matcher, "model", None)
+    if known or model is None or not hasattr(model, "state_dict"):
+        return str(known)
+    import torch
+
+    digest = hashlib.sha1(usedforsecurity=False)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def cached_images(matcher: Any) -> int:
+    """How many encoded images a matcher keeps."""
+    return int(getattr(getattr(matcher, "config", None), "cached_images", CACHE_IMAGES))
 
 
 def pair_stamps(pairs: Iterable[Pair], digests: Mapping[str, str], key: str) -> dict[Pair, str]:
@@ -181,7 +199,7 @@ def match_pairs(
     """
     stamps = pair_stamps(pairs, digests, matcher_key(matcher))
     journal = PairJournal(output)
-    todo = order_pairs(journal.missing(stamps), int(getattr(matcher, "cache_images", CACHE_IMAGES)))
+    todo = order_pairs(journal.missing(stamps), cached_images(matcher))
     with PairProgress(len(stamps), len(stamps) - len(todo), show_progress) as progress:
         for batch in _match_in_batches(matcher, paths, todo, stamps):
             journal.append(batch)

@@ -1,0 +1,163 @@
+"""pycolmap's mappers, bundle adjustment and what surrounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.errors import ConfigError, DataError
+from coam.geometry.coordinates import from_colmap, to_colmap
+from coam.sfm.keypoints import Keypoints
+
+
+@dataclass(frozen=True)
+class MapperOptions:
+    """How models are built from a database."""
+
+    mapper: Literal["incremental", "global"] = "incremental"
+    min_model_size: int = 3  # photos: smaller models are dropped
+    max_reprojection_error: float = 4.0  # pixels: observations further off are removed after refinement
+    refine_intrinsics: bool = True  # off when the user gave them
+    min_links: int = 15  # verified matches a pair needs to be used
+    seed: int = 0
+    threads: int = -1
+
+
+def quiet_colmap() -> None:
+    """COLMAP writes pages to the terminal; errors are enough."""
+    import pycolmap
+
+    pycolmap.logging.alsologtostderr = False
+    pycolmap.logging.stderrthreshold = pycolmap.logging.Level.FATAL.value
+    pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
+
+
+def run_mapper(database: Path, output: Path, options: MapperOptions) -> list[Any]:
+    """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`."""
+    import pycolmap
+
+    quiet_colmap()
+    output.mkdir(parents=True, exist_ok=True)
+    pycolmap.set_random_seed(options.seed)
+    if options.mapper == "incremental":
+        models = pycolmap.incremental_mapping(database, output, output, _incremental_options(options))
+    elif options.mapper == "global":
+        models = pycolmap.global_mapping(database, output, output, _global_options(options))
+    else:
+        raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
+    found = [model for model in models.values() if model.num_reg_images() >= 2]
+    return sorted(found, key=lambda model: (-model.num_reg_images(), -model.num_points3D()))
+
+
+def _incremental_options(options: MapperOptions) -> Any:
+    import pycolmap
+
+    settings = pycolmap.IncrementalPipelineOptions()
+    settings.min_num_matches = options.min_links
+    settings.min_model_size = options.min_model_size
+    settings.random_seed = settings.mapper.random_seed = settings.triangulation.random_seed = options.seed
+    settings.num_threads = options.threads
+    settings.extract_colors = False  # done here, on upright photos
+    settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
+    settings.mapper.abs_pose_refine_focal_length = options.refine_intrinsics
+    settings.mapper.abs_pose_refine_extra_params = options.refine_intrinsics
+    return settings
+
+
+def _global_options(options: MapperOptions) -> Any:
+    import pycolmap
+
+    settings = pycolmap.GlobalPipelineOptions()
+    settings.min_num_matches = options.min_links
+    settings.min_model_size = options.min_model_size
+    settings.random_seed = settings.mapper.random_seed = options.seed
+    settings.num_threads = options.threads
+    adjustment = settings.mapper.bundle_adjustment
+    adjustment.refine_focal_length = adjustment.refine_extra_params = options.refine_intrinsics
+    return settings
+
+
+def move_observations(model: Any, keypoints: Keypoints) -> None:
+    """Put every observation of `model` where `keypoints` has it (same photos, same numbering)."""
+    number = {name: index for index, name in enumerate(keypoints.names)}
+    for image in model.images.values():
+        positions = to_colmap(keypoints.positions[keypoints.of(number[image.name])])
+        if image.num_points2D() != len(positions):
+            raise DataError(f"{image.name}: the model has other keypoints than keypoints.h5; build the model again")
+        for point, position in zip(image.points2D, positions, strict=True):
+            point.xy = position
+
+
+def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:
+    """Bundle adjustment with a robust loss, then removal of observations that do not fit; repeated."""
+    import pycolmap
+
+    quiet_colmap()
+    settings = pycolmap.BundleAdjustmentOptions()
+    settings.print_summary = False
+    settings.refine_focal_length = settings.refine_extra_params = options.refine_intrinsics
+    settings.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
+    settings.ceres.loss_function_scale = 1.0
+    settings.ceres.solver_options.max_num_iterations = 50
+    settings.ceres.solver_options.function_tolerance = 1e-6
+    for _ in range(rounds):
+        # not pycolmap.bundle_adjustment: it writes to the terminal whatever the log level
+        everything = pycolmap.BundleAdjustmentConfig()
+        for image_id in model.reg_image_ids():
+            everything.add_image(image_id)
+        everything.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
+        pycolmap.create_default_bundle_adjuster(settings, everything, model).solve()
+        model.update_point_3d_errors()
+        manager = pycolmap.ObservationManager(model)
+        manager.filter_all_points3D(options.max_reprojection_error, 1.5)
+        manager.filter_observations_with_negative_depth()
+    model.update_point_3d_errors()
+
+
+def colour_points(model: Any, load_rgb: Callable[[str], npt.NDArray[np.uint8]]) -> None:
+    """Give every 3D point the mean colour of its observations. load_rgb: photo name -> (H, W, 3)."""
+    total: dict[int, npt.NDArray[np.float64]] = {}
+    count: dict[int, int] = {}
+    for image_id in model.reg_image_ids():
+        image = model.image(image_id)
+        rgb = load_rgb(image.name)
+        for point in image.get_observation_points2D():
+            x, y = np.rint(from_colmap(point.xy)).astype(int)
+            colour = rgb[min(max(y, 0), rgb.shape[0] - 1), min(max(x, 0), rgb.shape[1] - 1)]
+            total[point.point3D_id] = total.get(point.point3D_id, np.zeros(3)) + colour
+            count[point.point3D_id] = count.get(point.point3D_id, 0) + 1
+    for point_id, colour in total.items():
+        model.point3D(point_id).color = np.rint(colour / count[point_id]).astype(np.uint8)
+
+
+def figures(models: Sequence[Any]) -> dict[str, Any]:
+    """The five figures of the paper's tables, of the largest model."""
+    import pycolmap
+
+    dense = None if pycolmap.has_cuda else "needs a CUDA COLMAP"
+    if not models:
+        return {"registered_images": 0, "sparse_points": 0, "mean_track_length": 0.0,
+                "mean_reprojection_error": 0.0, "dense_points": dense}  # fmt: skip
+    best = models[0]
+    return {
+        "registered_images": best.num_reg_images(),
+        "sparse_points": best.num_points3D(),
+        "mean_track_length": round(float(best.compute_mean_track_length()), 4),
+        "mean_reprojection_error": round(float(best.compute_mean_reprojection_error()), 4),
+        "dense_points": dense,
+    }
+
+
+def camera_specs(model: Any) -> Mapping[str, str]:
+    """photo name -> "MODEL WIDTH HEIGHT PARAMS" of the registered photos."""
+    specs = {}
+    for image_id in model.reg_image_ids():
+        camera = model.image(image_id).camera
+        params = " ".join(f"{value:.10g}" for value in camera.params)
+        specs[model.image(image_id).name] = f"{camera.model_name} {camera.width} {camera.height} {params}"
+    return specs

@@ -1,0 +1,331 @@
+"""`coam sfm`: a folder of photos in, a model folder out. Kill it at any time and start it again.
+
+The model folder:
+    pairs.txt      the pairs that were matched
+    matches.h5     matches of all pairs: grid ids, sub-pixel offsets, scores
+    verified.h5    two-view geometries
+    keypoints.h5   refined keypoints: what lifts new matches to 3D (`coam localize`)
+    database.db    the same for COLMAP
+    sparse/0, 1..  models, largest first: COLMAP binary, text/ and points.ply
+    model.html     point cloud and cameras, opens in any browser
+    summary.json   the figures, warnings and what was left out
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.errors import ConfigError, DataError
+from coam.sfm import pairs as pairing
+from coam.sfm.cycles import CycleReport, check_cycles
+from coam.sfm.database import write_database
+from coam.sfm.intrinsics import CameraChoice, make_cameras
+from coam.sfm.journal import Pair, PairJournal, replacing
+from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
+from coam.sfm.links import doubts
+from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
+from coam.sfm.match_pairs import match_pairs
+from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
+from coam.sfm.refine import refine_keypoints
+from coam.sfm.tracks import MergeOptions
+from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
+
+Say = Callable[[str], None]
+# (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
+MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
+
+
+@dataclass(frozen=True)
+class SfmOptions:
+    """Everything that changes a model."""
+
+    pairing: Literal["auto", "exhaustive", "sequential", "retrieval"] = "auto"
+    pairs_file: str | None = None  # two names per line; replaces pairing
+    neighbours: int = 20  # retrieval: similar photos matched with each photo
+    cameras: CameraChoice = field(default_factory=CameraChoice)
+    verify: VerifyOptions = field(default_factory=VerifyOptions)
+    cycle_error: float = 20.0  # degrees a triangle of relative rotations may fail to close
+    tracks: Literal["quantised", "merged", "refined"] = "merged"  # how sub-pixel offsets enter the keypoints
+    merge: MergeOptions = field(default_factory=MergeOptions)
+    mapper: MapperOptions = field(default_factory=MapperOptions)
+    masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used
+    workers: int = 1  # threads of verification
+
+
+def run_sfm(
+    photos: str | Path,
+    output: str | Path,
+    matcher: Any,
+    options: SfmOptions | None = None,
+    say: Say = lambda line: None,
+    match_all: MatchAll | None = None,
+    show_progress: bool = False,
+) -> dict[str, Any]:
+    """Reconstruct a folder of photos; gives the content of summary.json.
+
+    matcher: `coam.Matcher` (or anything with `match_many`; "refined" tracks need `match(..., keypoints0=)` too).
+    match_all: takes over the matching, see `coam.distributed`.
+    """
+    options = options or SfmOptions()
+    output = Path(output)
+    began = time.monotonic()
+    folder = read_photo_folder(photos)
+    for line in folder.left_out:
+        say(f"left out: {line}")
+    require_enough_photos(folder)
+    wanted, how = propose_pairs(folder, matcher, options)
+    pairing.write_pairs(wanted, output / "pairs.txt")
+    say(f"{len(folder.photos)} photos, {len(wanted)} pairs ({how})")
+    if match_all is None:
+        matched = match_pairs(matcher, *_paths_and_digests(folder), wanted, output / "matches.h5", show_progress)
+    else:
+        matched = match_all(folder, wanted, output / "matches.h5")
+    say("matched; verifying pairs")
+    cameras, camera_of = make_cameras(folder.photos, options.cameras)
+    verified, cycles = verify(folder, matched, cameras, camera_of, output, options)
+    accepted = sum(geometry.accepted for geometry in verified.values())
+    say(f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} contradicted by others")
+    if accepted == 0:
+        matched.close()
+        raise DataError(
+            f"{folder.root}: no two of the {len(folder.photos)} photos show the same place with enough matches; "
+            "take photos with more overlap"
+        )
+    key = _model_key(matched, wanted, verified, options)
+    summary_path = output / "summary.json"
+    done = _finished_summary(summary_path, key)
+    if done is not None:
+        say("the model is up to date")
+        matched.close()
+        return done
+    models, keypoints = build_models(folder, matched, verified, cameras, camera_of, output, matcher, options, key, say)
+    matched.close()
+    summary = summarise(folder, models, verified, cycles, keypoints, options)
+    summary["seconds"] = round(time.monotonic() - began, 1)
+    summary["key"] = key
+    write_model_page(models, output / "model.html", say)
+    with replacing(summary_path) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tuple[list[Pair], str]:
+    """The pairs to match, and how they were chosen in words."""
+    names = folder.names
+    if options.pairs_file is not None:
+        return pairing.read_pairs(options.pairs_file, names), f"from {options.pairs_file}"
+    if options.pairing == "exhaustive":
+        return pairing.exhaustive_pairs(names), "all pairs"
+    if options.pairing == "sequential":
+        return pairing.sequential_pairs(names), "neighbours in the order of names"
+    if options.pairing not in ("auto", "retrieval"):
+        raise ConfigError(f"there is no pairing {options.pairing}; choose auto, exhaustive, sequential or retrieval")
+    limit = 0 if options.pairing == "retrieval" else pairing.EXHAUSTIVE_UP_TO
+    descriptor = getattr(matcher, "global_descriptor", None)
+    return pairing.choose_pairs(names, {n: folder.path(n) for n in names}, descriptor, options.neighbours, limit)
+
+
+def _paths_and_digests(folder: PhotoFolder) -> tuple[dict[str, Path], dict[str, str]]:
+    return {p.name: p.path for p in folder.photos}, {p.name: p.digest for p in folder.photos}
+
+
+def verify(
+    folder: PhotoFolder,
+    matched: PairJournal,
+    cameras: Sequence[Any],
+    camera_of: Sequence[int],
+    output: Path,
+    options: SfmOptions,
+) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
+    """Verified pairs without those that contradict the others."""
+    camera = {photo.name: cameras[camera_of[index]] for index, photo in enumerate(folder.photos)}
+    keep = read_masks(folder, options.masks)
+    verified = verify_pairs(matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep)
+    accepted = {pair: geometry for pair, geometry in verified.items() if geometry.accepted}
+    cycles = check_cycles(
+        {pair: geometry.rotation for pair, geometry in accepted.items()},
+        {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
+        options.cycle_error,
+    )
+    return {pair: geometry for pair, geometry in verified.items() if pair not in cycles.removed}, cycles
+
+
+def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[np.bool_]]:
+    """photo name -> (H, W) usable pixels, from NAME.png or the photo's own name in the folder `masks`."""
+    from coam.images import load_image
+
+    if masks is None:
+        return {}
+    found: dict[str, npt.NDArray[np.bool_]] = {}
+    for photo in folder.photos:
+        for candidate in (Path(masks) / f"{photo.name}.png", (Path(masks) / photo.name).with_suffix(".png")):
+            if candidate.is_file():
+                mask = load_image(candidate).rgb.max(axis=2) > 0
+                if mask.shape != (photo.size[1], photo.size[0]):
+                    raise DataError(f"{candidate}: is not of the size of its photo; make it {photo.size[0]} x {photo.size[1]}")
+                found[photo.name] = mask
+                break
+    if not found:
+        raise DataError(f"{masks}: holds no mask for any photo; name them like the photos, with .png added")
+    return found
+
+
+def _model_key(
+    matched: PairJournal, wanted: Sequence[Pair], verified: Mapping[Pair, VerifiedPair], options: SfmOptions
+) -> str:
+    digest = hashlib.sha1(usedforsecurity=False)
+    for pair in sorted(wanted):
+        digest.update(matched.read(pair).stamp.encode())
+        digest.update(str(len(verified[pair].inliers) if pair in verified else -1).encode())
+    digest.update(repr(options).encode())
+    return digest.hexdigest()
+
+
+def _finished_summary(path: Path, key: str) -> dict[str, Any] | None:
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    complete = all((path.parent / name).exists() for name in ("sparse", "keypoints.h5", "database.db"))
+    return summary if summary.get("key") == key and complete else None
+
+
+def build_models(
+    folder: PhotoFolder,
+    matched: PairJournal,
+    verified: Mapping[Pair, VerifiedPair],
+    cameras: Sequence[Any],
+    camera_of: Sequence[int],
+    output: Path,
+    matcher: Any,
+    options: SfmOptions,
+    key: str,
+    say: Say,
+) -> tuple[list[Any], Keypoints]:
+    """Tracks, database, mapping, refinement; the result lies in `output`."""
+    import pycolmap
+
+    keypoints, links = collect_keypoints(folder.names, matched, verified)
+    variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
+    keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
+    say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
+    write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
+    mapped = output / f"mapped-{key[:12]}"
+    if not mapped.is_dir():
+        with replacing(mapped) as temporary:
+            for index, model in enumerate(run_mapper(output / "database.db", temporary / "work", options.mapper)):
+                (temporary / str(index)).mkdir()
+                model.write(temporary / str(index))
+            shutil.rmtree(temporary / "work", ignore_errors=True)
+    models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
+    if options.tracks == "refined" and models:
+        say("refining tracks against their reference views")
+        keypoints = refine_keypoints(matcher, {n: folder.path(n) for n in folder.names}, keypoints)
+    save_keypoints(keypoints, output / "keypoints.h5")
+    for model in models:
+        move_observations(model, keypoints)
+        adjust(model, options.mapper)
+    write_models(models, folder, output)
+    shutil.rmtree(mapped, ignore_errors=True)
+    return models, keypoints
+
+
+def write_models(models: Sequence[Any], folder: PhotoFolder, output: Path) -> None:
+    """sparse/0, sparse/1, ...: binary, text and PLY."""
+    from coam.images import load_image
+
+    target = output / "sparse"
+    if target.exists():  # a rename cannot replace a folder that is not empty
+        old = output / f".sparse-{os.getpid()}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+    with replacing(target) as temporary:
+        temporary.mkdir()
+        for index, model in enumerate(models):
+            colour_points(model, lambda name: load_image(folder.path(name)).rgb)
+            place = temporary / str(index)
+            (place / "text").mkdir(parents=True)
+            model.write(place)
+            model.write_text(place / "text")
+            model.export_PLY(place / "points.ply")
+
+
+def write_model_page(models: Sequence[Any], path: Path, say: Say) -> None:
+    """model.html of the largest model."""
+    if not models:
+        return
+    try:
+        from coam.viz import scene_page
+    except ImportError:
+        say("model.html was not written: coam.viz has no scene_page")
+        return
+    model = models[0]
+    points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
+    colours = np.array([point.color for point in model.points3D.values()], np.uint8).reshape(-1, 3)
+    with replacing(path) as temporary:
+        temporary.write_text(scene_page(points, colours, scene_cameras(model)))
+
+
+def scene_cameras(model: Any) -> list[tuple[Any, ...]]:
+    """Registered cameras as `coam.viz.scene_page` takes them."""
+    cameras = []
+    for image_id in sorted(model.reg_image_ids()):
+        image = model.image(image_id)
+        pose, camera = image.cam_from_world(), image.camera
+        rotation, translation = np.asarray(pose.rotation.matrix()), np.asarray(pose.translation)
+        cameras.append((image.name, rotation, translation, camera.mean_focal_length(), camera.width, camera.height))
+    return cameras
+
+
+def summarise(
+    folder: PhotoFolder,
+    models: Sequence[Any],
+    verified: Mapping[Pair, VerifiedPair],
+    cycles: CycleReport,
+    keypoints: Keypoints,
+    options: SfmOptions,
+) -> dict[str, Any]:
+    """The content of summary.json."""
+    registered = sorted(models[0].image(i).name for i in models[0].reg_image_ids()) if models else []
+    missing = [name for name in folder.names if name not in registered]
+    warnings = doubts(models[0], verified, cycles) if models else ["no model could be built from the verified pairs"]
+    if len(models) > 1:
+        sizes = ", ".join(str(model.num_reg_images()) for model in models)
+        warnings.append(f"the photos fall into {len(models)} models of {sizes} photos; they may show different places")
+    return {
+        "photos": len(folder.photos),
+        **figures(models),
+        "models": [figures([model]) for model in models],
+        "verified_pairs": sum(geometry.accepted for geometry in verified.values()),
+        "contradicted_pairs": len(cycles.removed),
+        "triangles": {"all": cycles.triangles, "closing": cycles.closing},
+        "tracks": int(keypoints.tracks.max(initial=-1)) + 1,
+        "registered": registered,
+        "not_registered": missing,
+        "left_out": list(folder.left_out),
+        "warnings": warnings,
+        "options": asdict(options),
+    }
+
+
+def load_model(folder: str | Path, number: int = 0) -> tuple[Any, Keypoints]:
+    """The pycolmap model and the keypoints of a model folder."""
+    import pycolmap
+
+    folder = Path(folder)
+    place = folder / "sparse" / str(number)
+    if not (place / "images.bin").is_file():
+        raise DataError(f"{folder}: holds no finished model; make one with: coam sfm PHOTOS -o {folder}")
+    return pycolmap.Reconstruction(place), load_keypoints(folder / "keypoints.h5")
