@@ -1,0 +1,185 @@
+"""MegaDepth in its exact published layout, made of rendered views, and files that must not run code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rendered_world import camera_pose, render
+
+from coam.data.megadepth import MegaDepthChoice, MegaDepthPairs, read_split
+from coam.data.scene_info import read_npz
+from coam.data.windows import CropOptions
+from coam.errors import ConfigError, DataError
+
+CAMERA = np.array([[150.0, 0, 99.5], [0, 150.0, 79.5], [0, 0, 1]])  # our pixels
+WIDTH, HEIGHT = 200, 160
+POSES = [camera_pose((-0.4, 0, 0), 3.0), camera_pose((0.3, 0.1, 0), -4.0), camera_pose((0.9, 0, 0.4), -12.0)]
+
+
+def write_scene(root: Path, scene: str, photo_scale: int = 1) -> None:
+    """Three rendered views and a fourth without depth, as D2-Net's preprocessing writes them."""
+    photos = Path("Undistorted_SfM") / scene / "images"
+    depths = Path("phoenix/S6/zl548/MegaDepth_v1") / scene / "dense0" / "depths"
+    for folder in (photos, depths, Path("scene_info")):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    colmap_camera = CAMERA.copy()
+    colmap_camera[:2, 2] += 0.5
+    for index, pose in enumerate(POSES):
+        colour, depth = render(pose, CAMERA, WIDTH, HEIGHT)
+        picture = Image.fromarray(colour)
+        picture = picture.resize((WIDTH * photo_scale, HEIGHT * photo_scale), Image.Resampling.BICUBIC)
+        picture.save(root / photos / f"{index}.png")
+        with h5py.File(root / depths / f"{index}.h5", "w") as file:
+            file["depth"] = depth
+    overlap = np.full((4, 4), 0.6)
+    overlap[0, 2] = overlap[2, 0] = 0.15  # below the default bound
+    np.savez(
+        root / "scene_info" / f"{scene}.0.npz",
+        image_paths=np.array([*(str(photos / f"{k}.png") for k in range(3)), None], dtype=object),
+        depth_paths=np.array([*(str(depths / f"{k}.h5") for k in range(3)), None], dtype=object),
+        intrinsics=object_array([colmap_camera] * 3 + [None]),
+        poses=object_array([np.vstack([p, [0, 0, 0, 1]]) for p in POSES] + [None]),
+        points3D_id_to_2D=np.array([{1: [0.5, 0.5]}] * 4, dtype=object),
+        overlap_matrix=overlap,
+        scale_ratio_matrix=np.ones((4, 4)),
+        angles=np.full((4, 4), 10.0),
+    )
+
+
+def object_array(values: list[object]) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("megadepth")
+    write_scene(folder, "0001")
+    write_scene(folder, "0015")
+    return folder
+
+
+def colours(image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    grid = ((points + 0.5) * 2 / image.shape[-1] - 1).view(1, 1, -1, 2)
+    return torch.nn.functional.grid_sample(image[None], grid, align_corners=False, mode="bilinear")[0, :, 0].T
+
+
+def test_pairs_are_those_with_depth_and_enough_overlap(root: Path) -> None:
+    source = MegaDepthPairs(root, workers=1)
+    assert [scene.name for scene in source.scenes] == ["0001.0"]  # 0015 is a test scene
+    assert source.scenes[0].pairs.tolist() == [[0, 1], [1, 2]]
+    assert len(MegaDepthPairs(root, choice=MegaDepthChoice(min_overlap=0.1), workers=1)) == 3
+    assert len(MegaDepthPairs(root, scenes=["0001", "0015"], workers=1)) == 4
+
+
+def test_corresponding_points_have_the_colour_of_one_place(root: Path) -> None:
+    batch = MegaDepthPairs(root, workers=2).sample(6, 128, 256, torch.Generator().manual_seed(0))
+    assert batch.image0.shape == (6, 3, 128, 128)
+    assert batch.valid.sum(1).min() > 60
+    for k in range(6):
+        inner = batch.valid[k] & ((batch.points0[k] > 2) & (batch.points0[k] < 125)).all(-1)
+        inner &= ((batch.points1[k] > 2) & (batch.points1[k] < 125)).all(-1)
+        first = colours(batch.image0[k], batch.points0[k][inner])
+        second = colours(batch.image1[k], batch.points1[k][inner])
+        # Colour changes by up to 5 grey levels of 255 per pixel: 0.012 is about half a pixel.
+        assert (first - second).abs().median() < 0.012
+        assert (first - second.roll(9, 0)).abs().median() > 0.03
+    assert (batch.unmatched0.sum() > 0) & (batch.unmatched1.sum() > 0)
+
+
+def test_result_does_not_depend_on_the_number_of_workers(root: Path) -> None:
+    one, four = (
+        MegaDepthPairs(root, workers=n).sample(4, 64, 32, torch.Generator().manual_seed(7)) for n in (1, 4)
+    )
+    assert torch.equal(one.image1, four.image1)
+    assert torch.equal(one.points1, four.points1)
+    assert len({float(image.mean()) for image in one.image0}) == 4  # no two workers drew the same
+
+
+def test_larger_photos_are_brought_to_the_size_of_their_depth(tmp_path: Path) -> None:
+    write_scene(tmp_path, "0001", photo_scale=2)
+    plain = CropOptions(zoom=(0.8, 0.8), max_rotation=0)
+    batch = MegaDepthPairs(tmp_path, crop=plain, workers=1).sample(2, 128, 128, torch.Generator().manual_seed(1))
+    for k in range(2):
+        first = colours(batch.image0[k], batch.points0[k][batch.valid[k]])
+        second = colours(batch.image1[k], batch.points1[k][batch.valid[k]])
+        assert (first - second).abs().median() < 0.015
+
+
+def test_a_file_that_wants_to_run_code_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "was_run"
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(target),)
+
+    np.savez(tmp_path / "evil.npz", image_paths=np.array([Evil(), None], dtype=object))
+    with pytest.raises(DataError, match="refused: it wants to call"):
+        read_npz(tmp_path / "evil.npz", ["image_paths"])
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("call", [b"cbuiltins\neval\n", b"cnumpy\nload\n", b"cnumpy.lib.npyio\nload\n", b"cos\nsystem\n"])
+def test_dangerous_names_are_refused(tmp_path: Path, call: bytes) -> None:
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    header += b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", header + call + b"(V1\ntR.")
+    with pytest.raises(DataError, match="refused"):
+        read_npz(tmp_path / "x.npz", ["a"])
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_object_arrays_survive_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
+    values = object_array([np.eye(3), None, {5: [1.0, 2.0]}, "text", np.float64(3.5)])
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    header += b"{'descr': '|O', 'fortran_order': False, 'shape': (5,), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", header + pickle.dumps(values, protocol))
+    if protocol == 2:  # bytes travel through _codecs.encode there, which we do not need to allow
+        with pytest.raises(DataError, match="refused"):
+            read_npz(tmp_path / "x.npz", ["a"])
+        return
+    read = read_npz(tmp_path / "x.npz", ["a"])["a"]
+    np.testing.assert_array_equal(read[0], np.eye(3))
+    assert read[1:].tolist() == [None, {5: [1.0, 2.0]}, "text", 3.5]
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(DataError, match="scene_info"):
+        MegaDepthPairs(tmp_path)
+    (tmp_path / "scene_info").mkdir()
+    with pytest.raises(DataError, match="no pair"):
+        MegaDepthPairs(tmp_path)
+    (tmp_path / "scene_info" / "0001.0.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(DataError, match="damaged"):
+        MegaDepthPairs(tmp_path)
+    np.savez(tmp_path / "scene_info" / "0001.0.npz", image_paths=np.zeros(2))
+    with pytest.raises(DataError, match="lacks 'depth_paths'"):
+        MegaDepthPairs(tmp_path)
+    write_scene(tmp_path, "0001")
+    for photo in (tmp_path / "Undistorted_SfM").rglob("*.png"):
+        photo.unlink()
+    with pytest.raises(DataError, match="cannot read the photo"):
+        MegaDepthPairs(tmp_path).sample(1, 32, 8, torch.Generator())
+
+
+def test_splits_are_clean() -> None:
+    train = read_split("train")
+    held_out = {scene for name in ("valid", "test", "imc") for scene in read_split(name)}
+    assert len(train) == 136
+    assert len(set(train)) == 136
+    assert not set(train) & held_out
+    assert {"0015", "0022", "5017", "1589", "0008"} <= held_out
+    assert len(read_split("test")) == 39
+    with pytest.raises(ConfigError, match="no MegaDepth split"):
+        read_split("all")
