@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer.main
 from PIL import Image
-from typer.testing import CliRunner
 
 import coam.matcher
 from coam.cli import build_app
@@ -26,14 +29,46 @@ def _one_matcher() -> Iterator[None]:
     patch.undo()
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    exception: Exception | None
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+@cache
+def command() -> Any:
+    return typer.main.get_command(build_app())  # typer's own runner would build it anew for every call: 50 ms
+
+
+def invoke(*arguments: object) -> Result:
+    """Run `coam` with these arguments; the streams encode strictly, as those of a terminal do."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    code, exception = 0, None
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            command().main([str(argument) for argument in arguments], prog_name="coam")
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except Exception as error:
+            code, exception = 1, error
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return Result(code, texts[0], texts[1], exception)
+
+
 @pytest.fixture
 def run(_one_matcher: None) -> Run:
     """`run("match", a, b, ...)` gives the result: exit_code, stdout, stderr, exception."""
-    app, runner = build_app(), CliRunner()
-
-    def invoke(*arguments: object) -> Any:
-        return runner.invoke(app, [str(argument) for argument in arguments])
-
     return invoke
 
 
