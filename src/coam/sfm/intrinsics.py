@@ -65,7 +65,7 @@ def camera_from_spec(spec: str, where: str = "camera") -> Any:
     import pycolmap
 
     model, width, height, params = _parse_spec(spec, where)
-    camera = pycolmap.Camera(model=model, width=width, height=height)
+    camera = pycolmap.Camera.create_from_model_name(0, model, 1.0, width, height)
     if len(params) != len(camera.params):
         raise ConfigError(f"{where}: {model} has {len(camera.params)} parameters ({camera.params_info}), not {len(params)}")
     camera.params = params

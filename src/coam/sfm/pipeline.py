@@ -113,6 +113,7 @@ def run_sfm(
     matched.close()
     summary = summarise(folder, models, verified, cycles, keypoints, options)
     summary["seconds"] = round(time.monotonic() - began, 1)
+    summary["photos_folder"] = os.path.relpath(folder.root, output)  # `coam localize` needs the photos again
     summary["key"] = key
     write_model_page(models, output / "model.html", say)
     with replacing(summary_path) as temporary:

@@ -1,0 +1,348 @@
+"""Where was this photo taken? Match it against a model's photos, lift to 3D, solve for the camera, or say why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.errors import DataError, ImageError
+from coam.geometry.coordinates import to_colmap
+from coam.sfm.alignment import Pose
+from coam.sfm.cycles import rotation_angle
+from coam.sfm.intrinsics import camera_for_photo, camera_from_spec
+from coam.sfm.journal import replacing
+from coam.sfm.keypoints import Keypoints
+from coam.sfm.match_pairs import matcher_key
+from coam.sfm.pairs import EXHAUSTIVE_UP_TO, nearest, unit_rows
+from coam.sfm.photos import Photo, list_photo_files, read_photo
+from coam.sfm.pipeline import load_model
+from coam.sfm.tracks import local_affine
+from coam.types import Matches
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LocalizeOptions:
+    """How queries are located, and when a pose is refused."""
+
+    neighbours: int = 15  # photos of the model that each query is matched against
+    max_error: float = 0.005  # reprojection error of an inlier, in long sides of the query
+    min_inliers: int = 15
+    min_ratio: float = 0.05  # share of the lifted matches that must agree
+    min_spread: float = 0.04  # share of the query's diagonal over which inliers must be spread (standard deviation)
+    max_disagreement: float = 10.0  # degrees, and percent of the distance to the points, between halves of the evidence
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Location:
+    """The answer for one query. `pose` is None where it was refused; `reason` then says why."""
+
+    name: str
+    pose: Pose | None  # camera-from-world
+    inliers: int
+    lifted: int  # matches that have a 3D point
+    confidence: float  # in [0, 1]: grows with inliers, their share and their spread; a rank, not a probability
+    camera: str  # "MODEL WIDTH HEIGHT PARAMS" as used or estimated
+    matched: tuple[str, ...]  # photos of the model that gave inliers, best first
+    reason: str = ""
+
+    @property
+    def centre(self) -> Floats | None:
+        """Camera centre (3,) in the model's world."""
+        return None if self.pose is None else -self.pose[0].T @ self.pose[1]
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """Matches of one query with 3D points."""
+
+    points2d: Floats  # (N, 2) our pixels of the query
+    points3d: Floats  # (N, 3)
+    source: Ints  # (N,) number of the model's photo
+
+
+class Localizer:
+    """A model ready to locate photos in."""
+
+    def __init__(self, model: str | Path, matcher: Any, photos: str | Path | None = None) -> None:
+        """model: folder made by `coam sfm`; photos: where its photos are now, if they were moved."""
+        self.folder = Path(model)
+        self.model, self.keypoints = load_model(model)
+        self.matcher = matcher
+        self.root = find_photos(self.folder, photos)
+        registered = {self.model.image(i).name: self.model.image(i) for i in self.model.reg_image_ids()}
+        self.names = sorted(registered)
+        missing = [name for name in self.names if not (self.root / name).is_file()]
+        if missing:
+            raise DataError(f"{self.root}: lacks {missing[0]} and {len(missing) - 1} more photos of the model; "
+                            "say where they are with --photos")  # fmt: skip
+        self._number = {name: index for index, name in enumerate(self.keypoints.names)}
+        self._lift = {name: _point_of_keypoint(self.model, registered[name]) for name in self.names}
+        self._descriptors: npt.NDArray[np.float32] | None = None
+
+    def retrieve(self, query: Any, count: int) -> list[str]:
+        """The `count` photos of the model most similar to a query, best first (all of them in a small model)."""
+        if len(self.names) <= count:
+            return self.names
+        describe = getattr(self.matcher, "global_descriptor", None)
+        if describe is None:
+            if len(self.names) > EXHAUSTIVE_UP_TO:
+                raise DataError("the model is large and the matcher has no global descriptor; use another matcher")
+            return self.names
+        base = self._global_descriptors(describe)
+        vector = unit_rows(np.asarray(describe(query), np.float32).reshape(1, -1))
+        return [self.names[index] for index in nearest(vector, base, count)[0]]
+
+    def _global_descriptors(self, describe: Any) -> npt.NDArray[np.float32]:
+        """Descriptors (photos, D), computed once and kept in the model folder."""
+        if self._descriptors is None:
+            store, key = self.folder / "global_descriptors.npz", "\n".join([matcher_key(self.matcher), *self.names])
+            if store.is_file():
+                with np.load(store, allow_pickle=False) as saved:
+                    if str(saved["key"]) == key:
+                        self._descriptors = saved["vectors"]
+                        return self._descriptors
+            vectors = unit_rows(np.stack([np.asarray(describe(self.root / n), np.float32).ravel() for n in self.names]))
+            with replacing(store) as temporary, open(temporary, "wb") as out:
+                np.savez(out, vectors=vectors, key=np.array(key))
+            self._descriptors = vectors
+        return self._descriptors
+
+    def lift(self, query: Any, names: Sequence[str]) -> Lifted:
+        """Match the photos `names` against the query and give the matches whose grid position has a 3D point."""
+        points2d, points3d, source = [np.zeros((0, 2))], [np.zeros((0, 3))], [np.zeros(0, np.int64)]
+        results = self.matcher.match_many([(self.root / name, query) for name in names])
+        for name, matches in zip(names, results, strict=True):
+            found2d, found3d = lift_matches(matches, self.keypoints, self._number[name], self._lift[name])
+            points2d.append(found2d)
+            points3d.append(found3d)
+            source.append(np.full(len(found2d), self._number[name], np.int64))
+        return Lifted(np.concatenate(points2d), np.concatenate(points3d), np.concatenate(source))
+
+    def locate(self, photo: Photo, camera: str | None = None, options: LocalizeOptions | None = None) -> Location:
+        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known; else EXIF; else the focal length is estimated."""
+        options = options or LocalizeOptions()
+        names = self.retrieve(photo.path, options.neighbours)
+        lifted = self.lift(photo.path, names)
+        known = camera is not None
+        intrinsics = camera_from_spec(camera, photo.name) if camera else camera_for_photo(photo)
+        if (intrinsics.width, intrinsics.height) != photo.size:
+            raise DataError(f"{photo.name}: is {photo.size[0]} x {photo.size[1]} but its camera is not; correct the list")
+        return solve_location(photo.name, lifted, intrinsics, known or photo.focal35 is not None,
+                              self.keypoints.names, options)  # fmt: skip
+
+
+def find_photos(folder: Path, photos: str | Path | None) -> Path:
+    """Where the photos of a model are: as given, or as summary.json remembers."""
+    if photos is not None:
+        return Path(photos)
+    try:
+        relative = json.loads((folder / "summary.json").read_text())["photos_folder"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}: summary.json does not say where the photos are; say it with --photos") from error
+    return (folder / relative).resolve()
+
+
+def _point_of_keypoint(model: Any, image: Any) -> Floats:
+    """World points (keypoints, 3) of an image's keypoints; nan where a keypoint has none."""
+    points = np.full((image.num_points2D(), 3), np.nan)
+    for index in image.get_observation_point2D_idxs():
+        points[index] = model.point3D(image.points2D[index].point3D_id).xyz
+    return points
+
+
+def lift_matches(
+    matches: Matches, keypoints: Keypoints, image: int, points_of_keypoints: Floats
+) -> tuple[Floats, Floats]:
+    """Query pixels (N, 2) and world points (N, 3) of matches whose image 0 is photo number `image` of the model.
+
+    A match belongs to the grid position, the 3D point to the refined keypoint beside it; the query point is moved by
+    the same step through the local affine map of the pair.
+    """
+    own = keypoints.of(image)
+    ids = keypoints.ids[own]
+    if len(ids) == 0 or len(matches) == 0:
+        return np.zeros((0, 2)), np.zeros((0, 3))
+    if matches.grid0 != keypoints.grids[image]:
+        raise DataError(f"{keypoints.names[image]}: the model was made with another grid; use the same matcher settings")
+    index = np.minimum(np.searchsorted(ids, matches.ids0), len(ids) - 1)
+    known = (ids[index] == matches.ids0) & np.isfinite(points_of_keypoints[index, 0])
+    points0, points1 = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
+    displacement = keypoints.positions[own][index] - points0
+    moved = points1 + np.einsum("mij,mj->mi", local_affine(points0, points1), displacement)
+    return moved[known], points_of_keypoints[index[known]]
+
+
+def solve_location(
+    name: str, lifted: Lifted, camera: Any, focal_known: bool, photo_names: Sequence[str], options: LocalizeOptions
+) -> Location:
+    """The camera pose from lifted matches, or a refusal with its reason."""
+    total = len(lifted.points2d)
+
+    def refuse(reason: str, inliers: int = 0) -> Location:
+        return Location(name, None, inliers, total, 0.0, _spec(camera), (), reason)
+
+    if total < options.min_inliers:
+        return refuse(f"only {total} matches reach 3D points of the model, {options.min_inliers} needed")
+    answer = _solve(lifted, camera, focal_known, options)
+    if answer is None:
+        return refuse("no camera pose explains the matches")
+    pose, inlier = answer
+    count = int(inlier.sum())
+    needed = max(options.min_inliers, int(np.ceil(options.min_ratio * total)))
+    if count < needed:
+        return refuse(f"only {count} of {total} lifted matches agree, {needed} needed", count)
+    spread = float(np.hypot(*lifted.points2d[inlier].std(axis=0)) / np.hypot(camera.width, camera.height))
+    if spread < options.min_spread:
+        return refuse(f"the {count} matches that agree lie in one small spot of the photo", count)
+    if camera.has_bogus_params(0.1, 10.0, 1.0):
+        return refuse("the estimated focal length makes no sense", count)
+    disagreement = _halves_disagree(lifted, inlier, pose, camera, options)
+    if disagreement:
+        return refuse(disagreement, count)
+    sources, votes = np.unique(lifted.source[inlier], return_counts=True)
+    matched = tuple(photo_names[index] for index in sources[np.argsort(-votes, kind="stable")])
+    return Location(name, pose, count, total, confidence(count, count / total, spread), _spec(camera), matched)
+
+
+def confidence(inliers: int, ratio: float, spread: float) -> float:
+    """In [0, 1]: each of few inliers, a small share of agreeing matches, and little spread lowers it."""
+    enough = 1.0 - float(np.exp(-inliers / 40.0))
+    return round(enough * min(1.0, ratio / 0.3) ** 0.5 * min(1.0, spread / 0.15) ** 0.5, 4)
+
+
+def _solve(
+    lifted: Lifted, camera: Any, focal_known: bool, options: LocalizeOptions
+) -> tuple[Pose, npt.NDArray[np.bool_]] | None:
+    """Pose and inlier mask (N,); an unknown focal length is written into `camera`."""
+    import pycolmap
+
+    estimation = pycolmap.AbsolutePoseEstimationOptions()
+    estimation.estimate_focal_length = not focal_known
+    estimation.ransac.max_error = options.max_error * max(camera.width, camera.height)
+    estimation.ransac.random_seed = options.seed
+    refinement = pycolmap.AbsolutePoseRefinementOptions()
+    refinement.refine_focal_length = not focal_known
+    answer = pycolmap.estimate_and_refine_absolute_pose(
+        to_colmap(lifted.points2d), lifted.points3d, camera, estimation, refinement
+    )
+    if answer is None:
+        return None
+    found = answer["cam_from_world"]
+    pose = np.asarray(found.rotation.matrix(), np.float64), np.asarray(found.translation, np.float64)
+    return pose, np.asarray(answer["inlier_mask"], np.bool_)
+
+
+def _halves_disagree(
+    lifted: Lifted, inlier: npt.NDArray[np.bool_], pose: Pose, camera: Any, options: LocalizeOptions
+) -> str:
+    """Solve again from two halves of ALL lifted matches, split by model photo; a line when they contradict each other.
+
+    Look-alike places give two groups of photos that each see their own answer; the larger must not win silently.
+    """
+    sources, counts = np.unique(lifted.source, return_counts=True)
+    if len(sources) < 4:
+        return ""
+    order = sources[np.argsort(-counts, kind="stable")]
+    centre = -pose[0].T @ pose[1]
+    distance = float(np.median(np.linalg.norm(lifted.points3d[inlier] - centre, axis=1)))
+    for half in (order[0::2], order[1::2]):
+        part = np.isin(lifted.source, half)
+        if part.sum() < 2 * options.min_inliers:
+            continue
+        own = Lifted(lifted.points2d[part], lifted.points3d[part], lifted.source[part])
+        answer = _solve(own, camera, True, options)
+        if answer is None or answer[1].sum() < 2 * options.min_inliers:
+            continue  # too little evidence to contradict
+        other = answer[0]
+        angle = rotation_angle(other[0] @ pose[0].T)
+        gap = 100 * float(np.linalg.norm(-other[0].T @ other[1] - centre)) / max(distance, 1e-12)
+        if angle > options.max_disagreement or gap > options.max_disagreement:
+            return f"two halves of the model's photos give places {angle:.0f} degrees and {gap:.0f} % of the distance apart"
+    return ""
+
+
+def _spec(camera: Any) -> str:
+    params = " ".join(f"{value:.10g}" for value in camera.params)
+    return f"{camera.model_name} {camera.width} {camera.height} {params}"
+
+
+def localize(
+    model: str | Path,
+    queries: str | Path,
+    matcher: Any,
+    cameras: Mapping[str, str] | None = None,
+    photos: str | Path | None = None,
+    options: LocalizeOptions | None = None,
+) -> list[Location]:
+    """Locate a photo or every photo of a folder. cameras: name (or "*") -> "MODEL WIDTH HEIGHT PARAMS".
+
+    A query that cannot be read, or not be located, gets a `Location` with a reason; the others go on.
+    """
+    queries = Path(queries)
+    root = queries if queries.is_dir() else queries.parent
+    files = list_photo_files(queries) if queries.is_dir() else [queries]
+    if not files:
+        raise DataError(f"{queries}: holds no photos; give a photo or a folder of photos")
+    localizer = Localizer(model, matcher, photos)
+    given = cameras or {}
+    locations = []
+    for file in files:
+        name = file.relative_to(root).as_posix()
+        try:
+            photo = read_photo(file, name)
+            locations.append(localizer.locate(photo, given.get(name, given.get("*")), options))
+        except ImageError as error:
+            locations.append(Location(name, None, 0, 0, 0.0, "", (), str(error)))
+    return locations
+
+
+def write_poses(locations: Sequence[Location], path: str | Path) -> Path:
+    """`name qw qx qy qz tx ty tz`, one located query per line: the visual localization benchmark's format."""
+    lines = []
+    for location in locations:
+        if location.pose is not None:
+            numbers = [*quaternion(location.pose[0]), *location.pose[1]]
+            lines.append(" ".join([location.name, *(f"{value:.10g}" for value in numbers)]) + "\n")
+    with replacing(Path(path)) as temporary:
+        temporary.write_text("".join(lines))
+    return Path(path)
+
+
+def quaternion(rotation: Floats) -> Floats:
+    """(w, x, y, z) of a rotation matrix (3, 3), w not negative."""
+    from scipy.spatial.transform import Rotation
+
+    x, y, z, w = Rotation.from_matrix(rotation).as_quat()
+    return np.array([w, x, y, z]) * (1.0 if w >= 0 else -1.0)
+
+
+def locations_to_json(locations: Sequence[Location]) -> list[dict[str, Any]]:
+    """Everything about every query, as JSON values."""
+    return [
+        {
+            "name": location.name,
+            "located": location.pose is not None,
+            "qvec": None if location.pose is None else [float(v) for v in quaternion(location.pose[0])],
+            "tvec": None if location.pose is None else [float(v) for v in location.pose[1]],
+            "centre": None if location.centre is None else [float(v) for v in location.centre],
+            "inliers": location.inliers,
+            "lifted_matches": location.lifted,
+            "confidence": location.confidence,
+            "camera": location.camera,
+            "matched_photos": list(location.matched),
+            "reason": location.reason,
+        }
+        for location in locations
+    ]
+
+
