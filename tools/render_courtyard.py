@@ -305,9 +305,17 @@ def surface_points(
 
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
-    """(w, x, y, z), w >= 0."""
-    q = np.array(Matrix(rotation.tolist()).to_quaternion())
-    q /= np.linalg.norm(q)
+    """(w, x, y, z), w >= 0: the eigenvector of Bar-Itzhack's symmetric matrix, exact in float64."""
+    (a, b, c), (d, e, f), (g, h, i) = rotation
+    k = np.array(
+        [
+            [a + e + i, h - f, c - g, d - b],
+            [0, a - e - i, b + d, c + g],
+            [0, 0, e - a - i, f + h],
+            [0, 0, 0, i - a - e],
+        ]
+    )
+    q = np.linalg.eigh(k, UPLO="U")[1][:, -1]
     return q if q[0] >= 0 else -q
 
 
