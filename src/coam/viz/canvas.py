@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from coam.errors import ConfigError, ImageError
+from coam.errors import ConfigError
 from coam.geometry.coordinates import resize_points
 from coam.types import FloatArray, Matches, Size
 from coam.viz.colours import INK, PAPER, ByteImage, Rgb
@@ -19,25 +19,16 @@ Layout = Literal["auto", "horizontal", "vertical"]
 GAP = 8  # pixels of paper between two photos
 CAPTION_HEIGHT = 30
 _SUBPIXEL_BITS = 4  # OpenCV draws at 1/16 pixel
+_FAR = 1e5  # pixels
 _PHASES = 4  # dots are placed at quarters of a pixel
 _RIM = 0.8  # pixels
 
 
 def as_rgb(image: Any) -> ByteImage:
-    """Bytes (H, W, 3) of a PIL image, an array (H, W[, 1|3|4]) of bytes or of floats in [0, 1], or a file."""
-    if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
-    if not isinstance(image, np.ndarray):
-        from coam.images import load_image
+    """Bytes (H, W, 3) of any image-like that `coam.images.load_image` takes."""
+    from coam.images import load_image
 
-        return np.asarray(load_image(image).rgb)
-    array = image[..., None] if image.ndim == 2 else image
-    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
-        raise ImageError(f"cannot draw an array of shape {image.shape}; give one of shape (H, W, 3)")
-    if array.dtype != np.uint8:
-        array = np.rint(np.clip(np.nan_to_num(array), 0, 1) * 255).astype(np.uint8)
-    array = array[..., :3]
-    return np.ascontiguousarray(np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array)
+    return load_image(image).rgb
 
 
 def photos_of(matches: Matches, images: tuple[Any, Any] | None) -> tuple[ByteImage, ByteImage]:
@@ -140,6 +131,9 @@ def draw_lines(
 ) -> ByteImage:
     """`canvas` with smooth lines from `starts` (N, 2) to `ends` (N, 2) of `colours` (N, 3), last on top."""
     layer = canvas.copy()
+    # OpenCV overruns its memory on coordinates that overflow; no honest line goes that far.
+    sane = (np.abs(starts) < _FAR).all(axis=1) & (np.abs(ends) < _FAR).all(axis=1)
+    starts, ends, colours = starts[sane], ends[sane], colours[sane]
     for start, end, colour in zip(_fixed(starts), _fixed(ends), colours.tolist(), strict=True):
         cv2.line(layer, start, end, colour, thickness, cv2.LINE_AA, _SUBPIXEL_BITS)
     return np.asarray(cv2.addWeighted(layer, alpha, canvas, 1 - alpha, 0), dtype=np.uint8)
@@ -150,6 +144,8 @@ def draw_dots(
 ) -> ByteImage:
     """`canvas` with discs of `colours` (N, 3) at `points` (N, 2), each with a thin `rim`, the last on top."""
     layer = canvas.astype(np.float32)
+    sane = (np.abs(points) < _FAR).all(axis=1)
+    points, colours = points[sane], colours[sane]
     rim_colour = None if rim is None else np.asarray(rim, dtype=np.float32)
     reach = int(np.ceil(radius + _RIM + 1))
     for (x, y), colour in zip(
@@ -174,7 +170,7 @@ def draw_dots(
 
 @lru_cache(maxsize=4096)
 def disc_cover(radius: float, reach: int, centre: tuple[float, float]) -> FloatArray:
-    """How much of each pixel (2 reach + 1, 2 reach + 1, 1) is inside a disc `centre` away from the middle pixel.
+    """How much of each pixel (2 reach + 1, 2 reach + 1, 1) lies in a disc `centre` away from the middle.
 
     OpenCV's filled circles of two or three pixels are diamonds; these are round.
     """

@@ -1,8 +1,8 @@
 """Colours that people with any kind of colour vision can tell apart.
 
-"heat" runs from dark blue through grey to yellow (lightness and blue-yellow rise together, so red-green
-blindness changes nothing), "score" is brighter at its low end for lines over photos, and one map colours a
-plane. The two-class pair is the blue and vermilion of Okabe and Ito.
+"heat" runs from near black through purple and orange to light yellow, "score" from blue to yellow (bright
+enough at its low end for lines over photos); in both lightness only rises, so that they keep their order
+without colour vision. One map colours a plane. The two-class pair is the blue and vermilion of Okabe and Ito.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAPER: Rgb = (255, 255, 255)
 # Control points, evenly spaced from 0 to 1; lightness rises strictly so that the maps also work in grey.
 _MAPS: dict[str, tuple[Rgb, ...]] = {
     "score": ((60, 84, 230), (128, 108, 214), (186, 136, 168), (226, 178, 96), (255, 235, 70)),
-    "heat": ((0, 20, 60), (32, 64, 116), (86, 92, 112), (128, 130, 120), (186, 170, 100), (255, 234, 70)),
+    "heat": ((12, 10, 48), (84, 24, 112), (164, 48, 96), (226, 98, 44), (250, 178, 34), (252, 250, 150)),
 }
 # The plane's top row, then its bottom row: left to right blue, magenta, yellow; light above, deep below.
 _PLANE = np.array(

@@ -1,0 +1,51 @@
+"""Self-contained pages: a template of this package plus data, no request to anywhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from coam.viz.colours import ByteImage
+
+# Forbids every request, so that even a mistake in a page cannot leave the reader's machine.
+_POLICY = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def fill_page(template: str, title: str, data: dict[str, Any]) -> str:
+    """The page `template` (a file in `coam/viz/pages`) with its `title` and its JSON `data`.
+
+    Names in `data` come from users: the JSON is written so that no text in it can end its script element, and
+    the pages show it as text only.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    page = _template(template).replace("@@POLICY@@", _POLICY).replace("@@TITLE@@", html.escape(title))
+    return page.replace("@@DATA@@", text)
+
+
+@cache
+def _template(name: str) -> str:
+    return resources.files("coam.viz").joinpath("pages", name).read_text(encoding="utf-8")
+
+
+def base64_array(array: npt.NDArray[Any]) -> str:
+    """The little-endian bytes of `array`, row by row, as base64 text."""
+    contiguous = np.ascontiguousarray(array)
+    return base64.b64encode(contiguous.astype(contiguous.dtype.newbyteorder("<")).tobytes()).decode("ascii")
+
+
+def photo_uri(image: ByteImage, quality: int = 88) -> str:
+    """`image` (H, W, 3) as a JPEG data URI."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from coam.errors import DataError
+from coam.viz import SceneCamera, draw_scene, match_page, scene_page
+from coam.viz.match_page import progressive_order
+from coam.viz.scene import MOST_POINTS, upright_scene
+
+VOID = {"meta", "input", "br", "img", "link", "hr"}
+
+
+class Reader(HTMLParser):
+    """Checks that every element is closed, and keeps the data and all addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.data = ""
+        self.in_data = False
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "srcset")]
+        self.in_data = dict(attrs).get("id") == "data"
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.in_data:
+            self.data += text
+            self.in_data = False
+
+
+def read_page(page: str) -> dict:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert reader.addresses == []  # pictures are set by script, from data URIs
+    assert re.findall(r"(?:https?:)?//[\w.-]+\.\w+", re.sub(r"base64,[\w+/=]+", "", page)) == []
+    assert "default-src 'none'" in page
+    assert "@@" not in re.sub(r'"[\w+/=]{40,}"', "", page)
+    return json.loads(reader.data)
+
+
+def decode(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+def test_match_page_embeds_exactly_the_matches(shifted_pair):
+    data = read_page(match_page(shifted_pair))
+    table = decode(data["matches"], "<f4").reshape(-1, 5)
+    assert data["count"] == len(table) == 450
+    np.testing.assert_array_equal(table[:, :2], shifted_pair.points0)
+    np.testing.assert_array_equal(table[:, 2:4], shifted_pair.points1)
+    np.testing.assert_array_equal(table[:, 4], shifted_pair.scores)
+    assert sorted(decode(data["order"], "<u4").tolist()) == list(range(450))
+    assert data["flicker"]["inliers"] >= 400
+    assert data["overlap"] is None
+    assert all(
+        uri.startswith("data:image/jpeg;base64,") for uri in data["photos"] + data["flicker"]["frames"]
+    )
+
+
+def test_names_cannot_break_out_of_the_page(shifted_pair):
+    evil = "</script><script>alert(1)</script><!--\u2028"
+    page = match_page(shifted_pair.top(20), names=(evil, '"><img src=x onerror=alert(1)>'))
+    data = read_page(page)
+    assert data["names"][0] == evil
+    assert page.count("<script") == match_page(shifted_pair.top(20)).count("<script") == 2
+    assert "<img" not in page
+
+
+def test_pages_of_no_and_few_matches(shifted_pair):
+    assert read_page(match_page(shifted_pair.top(0)))["count"] == 0
+    few = read_page(match_page(shifted_pair.top(3)))
+    assert few["count"] == 3
+    assert few["flicker"] is None
+
+
+def test_every_beginning_of_the_order_is_spread():
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, 100, (2000, 2)).astype(np.float32)
+    points[:1500] /= 10  # three quarters in one hundredth of the area
+    order = progressive_order(points, rng.random(2000).astype(np.float32))
+    for count in (16, 48, 112):
+        crowd = (points[order[:count]] <= 10).all(axis=1).mean()
+        assert crowd < 0.2
+
+
+def ring_cameras(count: int = 12, distance: float = 3.0) -> list[SceneCamera]:
+    """Level cameras on a half ring around the origin; the world's y axis points down."""
+    cameras = []
+    for index, angle in enumerate(np.linspace(-0.9, 0.9, count) if count > 1 else [0.0]):
+        back = np.array([np.sin(angle), 0, -np.cos(angle)])
+        forward = -back
+        right = np.cross([0, 1, 0], forward)
+        rotation = np.stack([right, [0, 1, 0], forward])
+        cameras.append(
+            SceneCamera(f"photo{index}.jpg", rotation, -rotation @ (distance * back), 800.0, 640, 480)
+        )
+    return cameras
+
+
+def test_scene_is_turned_upright_and_scaled():
+    rng = np.random.default_rng(0)
+    cloud = rng.normal(size=(5000, 3))
+    cloud[0] = (0, -5, 0)  # high above: y is down in this world
+    scene = upright_scene(cloud, np.full((5000, 3), 200), ring_cameras())
+    assert scene.points[0, 1] > 1.5
+    assert np.percentile(np.linalg.norm(scene.points, axis=1), 90) == pytest.approx(1, abs=0.01)
+    eyes, corners = scene.frusta[:, 0], scene.frusta[:, 1:5]
+    assert (eyes[:, 2] > 0.5).all()  # the cameras stand before the scene
+    assert (corners[:, 0, 1] > corners[:, 3, 1]).all()  # top left is above bottom left
+    toward = corners.mean(axis=1) - eyes
+    inward = -eyes / np.linalg.norm(eyes, axis=1, keepdims=True)
+    cosine = (toward * inward).sum(1) / np.linalg.norm(toward, axis=1)
+    assert cosine.min() > 0.99  # and look at it
+    sides = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
+    ratio = np.linalg.norm(sides[0], axis=1) / np.linalg.norm(sides[1], axis=1)
+    np.testing.assert_allclose(ratio, 640 / 480, rtol=1e-4)
+
+
+def test_scene_page_embeds_points_colours_and_cameras():
+    rng = np.random.default_rng(0)
+    cloud, colours = rng.normal(size=(1000, 3)), rng.integers(0, 256, (1000, 3))
+    data = read_page(scene_page(cloud, colours, ring_cameras(), title="<b>scene</b>"))
+    assert data["count"] == 1000
+    assert decode(data["points"], "<f4").shape == (3000,)
+    np.testing.assert_array_equal(decode(data["colours"], "u1").reshape(-1, 3), colours)
+    assert decode(data["frusta"], "<f4").size == 12 * 18
+    assert data["names"][3] == "photo3.jpg"
+    assert data["title"] == "<b>scene</b>"
+
+
+def test_scene_awkward_inputs():
+    assert read_page(scene_page(np.zeros((0, 3)), np.zeros((0, 3)), []))["count"] == 0
+    one = upright_scene([[1, 2, 3]], [[0, 0, 0]], [])
+    np.testing.assert_allclose(one.points, [[0, 0, 0]])
+    assert one.colours.min() > 100  # a model without colours is not black on black
+    strays = np.array([[0, 0, 0], [np.nan, 0, 0], [1, 1, np.inf]])
+    assert len(upright_scene(strays, np.full((3, 3), 9), ring_cameras(2)).points) == 1
+    many = upright_scene(
+        np.random.default_rng(0).normal(size=(MOST_POINTS + 10, 3)), np.ones((MOST_POINTS + 10, 3)), []
+    )
+    assert len(many.points) == MOST_POINTS
+    with pytest.raises(DataError, match="one colour per point"):
+        scene_page(np.zeros((3, 3)), np.zeros((2, 3)), [])
+    bad = ring_cameras(1)[0]._replace(translation=np.array([np.nan, 0, 0]))
+    with pytest.raises(DataError, match="not registered"):
+        scene_page(np.zeros((3, 3)), np.zeros((3, 3)), [bad])
+
+
+def test_drawn_scene_hides_what_is_behind():
+    near_and_far = np.array([[0, 0, -1.0], [0, 0, 1.0], [1.0, 0, 0], [-1.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0]])
+    colours = np.array([(255, 0, 0), (0, 255, 0)] + [(9, 9, 200)] * 4)
+    cameras = ring_cameras(1)  # at z = -3: the red point is nearer
+    picture = draw_scene(near_and_far, colours, cameras, size=(300, 200), yaw=0, pitch=0, distance=4)
+    assert picture.size == (300, 200)
+    found = {colour for _, colour in picture.getcolors(100_000)}
+    assert (255, 0, 0) in found or any(c[0] > 200 and c[1] < 60 for c in found)
+    assert not any(c[1] > 200 and c[0] < 60 for c in found)
