@@ -25,15 +25,25 @@ MatcherName = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the results.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most so many pairs, taken evenly over the benchmark.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="At most so many pairs, taken evenly over the benchmark.")
+]
 Workers = Annotated[int, typer.Option(min=1, help="Matchers side by side; a sequence stays in one.")]
-Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Keep finished pairs, or compute all again.")]
+Resume = Annotated[
+    bool, typer.Option("--resume/--no-resume", help="Keep finished pairs, or compute all again.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-Resolution = Annotated[int | None, typer.Option(min=32, max=8192, help="Long side in pixels for our matcher.")]
-MaxMatches = Annotated[int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline.")]
+Resolution = Annotated[
+    int | None, typer.Option(min=32, max=8192, help="Long side in pixels for our matcher.")
+]
+MaxMatches = Annotated[
+    int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline.")
+]
 Preset = Annotated[str | None, typer.Option(help="Our matcher's settings: default, or paper.")]
 Estimator = Annotated[str, typer.Option(help="Robust estimator: opencv (USAC_MAGSAC) or poselib.")]
-Threshold = Annotated[float | None, typer.Option(min=0.01, help="Inlier threshold of the estimator in pixels.")]
+Threshold = Annotated[
+    float | None, typer.Option(min=0.01, help="Inlier threshold of the estimator in pixels.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the tables as one JSON object.")]
 DEFAULT_MATCHER = "cdunet-lite1"
 
@@ -43,6 +53,10 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Measure matchers on public benchmarks and on your data.")
     group.command("hpatches")(hpatches)
     group.command("posed-pairs")(posed_pairs)
+    group.command("megadepth")(megadepth)
+    group.command("wxbs")(wxbs)
+    group.command("pair-score")(pair_score)
+    group.command("invariance")(invariance)
     group.command("compare")(compare)
     app.add_typer(group, name="eval")
 
@@ -69,7 +83,17 @@ def hpatches(
     spec = _matcher(matcher, device, resolution, max_matches, preset)
     settings = _settings(estimator, threshold)
     pairs = load_hpatches(root, keep_large=keep_large)
-    _run("hpatches", pairs, spec, _folder(output, "hpatches", root, spec), settings, limit, workers, resume, as_json)
+    _run(
+        "hpatches",
+        pairs,
+        spec,
+        _folder(output, "hpatches", root, spec),
+        settings,
+        limit,
+        workers,
+        resume,
+        as_json,
+    )
 
 
 def posed_pairs(
@@ -98,10 +122,115 @@ def posed_pairs(
     _run("posed-pairs", loaded, spec, folder, settings, limit, workers, resume, as_json)
 
 
+def megadepth(
+    root: Root,
+    index: Annotated[
+        Path, typer.Option(help="Folder of the published index: LoFTR's .npz files, or CAPS's easy/ ..")
+    ],
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    workers: Workers = 1,
+    resume: Resume = True,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    preset: Preset = None,
+    estimator: Estimator = "opencv",
+    threshold: Threshold = None,
+    as_json: Json = False,
+) -> None:
+    """Relative pose on MegaDepth: the 1500 pairs of LoFTR, or easy / medium / hard of CAPS."""
+    from coam.evaluation.megadepth import load_megadepth
+
+    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    settings = _settings(estimator, threshold)
+    pairs = load_megadepth(root, index)
+    folder = _folder(output, "megadepth", index, spec)
+    _run("megadepth", pairs, spec, folder, settings, limit, workers, resume, as_json)
+
+
+def wxbs(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    workers: Workers = 1,
+    resume: Resume = True,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    preset: Preset = None,
+    estimator: Estimator = "opencv",
+    threshold: Threshold = None,
+    as_json: Json = False,
+) -> None:
+    """Hand-clicked points under changes of light, season and sensor: epipolar recall."""
+    from coam.evaluation.wxbs import load_wxbs
+
+    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    settings = _settings(estimator, threshold)
+    pairs = load_wxbs(root)
+    _run("wxbs", pairs, spec, _folder(output, "wxbs", root, spec), settings, limit, workers, resume, as_json)
+
+
+def pair_score(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    workers: Workers = 1,
+    resume: Resume = True,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    preset: Preset = None,
+    as_json: Json = False,
+) -> None:
+    """Does the score know which photos overlap? ROC and calibration."""
+    from coam.evaluation.pair_score import load_pair_score
+
+    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    pairs = load_pair_score(root)
+    folder = _folder(output, "pair-score", root, spec)
+    _run("pair-score", pairs, spec, folder, {}, limit, workers, resume, as_json)
+
+
+def invariance(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    preset: Preset = None,
+    as_json: Json = False,
+) -> None:
+    """How much descriptors change with the light, looking at the other photo and alone."""
+    from coam.evaluation.html_report import write_reports
+    from coam.evaluation.invariance import INVARIANCE, load_invariance, measure_invariance
+    from coam.evaluation.pairs import limit_pairs
+    from coam.evaluation.runner import REPORT, build_report, write_json
+
+    spec = _matcher(matcher, device, resolution, None, preset)
+    available = load_invariance(root)
+    pairs = limit_pairs(available, limit)
+    with _progress(f"invariance: {spec.name}", len(pairs)) as advance:
+        rows = measure_invariance(spec.create(), pairs, advance)
+    report = build_report(INVARIANCE, pairs, rows, spec, {}, available=len(available))
+    folder = _folder(output, "invariance", root, spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / REPORT, report)
+    write_reports(INVARIANCE, pairs, report, folder, pictures=False)
+    _print_report(report, folder, as_json)
+
+
 def compare(
     a: Annotated[Path, typer.Argument(help="Folder (or report.json) of one evaluation.")],
     b: Annotated[Path, typer.Argument(help="The other one, of the same benchmark.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for compare.html and .json.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for compare.html and .json.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Is B better than A? Paired bootstrap on the pairs that both have seen."""
@@ -158,13 +287,16 @@ def _run(
             settings=settings, limit=limit, workers=workers, resume=resume, progress=advance,
         )  # fmt: skip
     write_reports(benchmark, pairs, report, folder)
-    if as_json:
-        from coam.evaluation.summary import json_ready
+    _print_report(report, folder, as_json)
 
-        typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
-        return
+
+def _print_report(report: dict[str, Any], folder: Path, as_json: bool) -> None:
+    from coam.evaluation.summary import json_ready
     from coam.evaluation.text_report import table_text
 
+    if as_json:
+        typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
+        return
     typer.echo(table_text(report))
     typer.echo(f"wrote {folder / 'report.html'}")
 

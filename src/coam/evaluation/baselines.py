@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ImageError
 from coam.types import Matches, Size
 
 Array = npt.NDArray[np.float32]
@@ -28,25 +27,24 @@ class Features:
 
 def read_grey(path: Path) -> npt.NDArray[np.uint8]:
     """Photo as grey uint8 (H, W), upright by its EXIF orientation, like the photos our own matcher sees."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ImageError(f"cannot read the image {path.name}: {error}; replace or remove the file") from error
+    from coam.images import load_image
+
+    return np.asarray(Image.fromarray(load_image(path).rgb).convert("L"))
 
 
 class FeatureMatcher:
     """Detect and describe each photo once, then mutual nearest neighbours and Lowe's ratio test per pair.
 
-    The ratio test looks at the two nearest neighbours in photo 1 of each keypoint of photo 0. Descriptors are compared
-    by Euclidean distance; `squared` uses its square, which for 0/1 descriptors is the Hamming distance.
+    The ratio test looks at the two nearest neighbours in photo 1 of each keypoint of photo 0. Descriptors are
+    compared by Euclidean distance; `squared` uses its square, which for 0/1 descriptors is the Hamming
+    distance.
     """
 
     def __init__(
         self,
-        detect: Callable[[npt.NDArray[np.uint8]], Features],
+        detect: Callable[[Path], Features],
         *,
         ratio: float | None,
         squared: bool = False,
@@ -61,7 +59,7 @@ class FeatureMatcher:
         if path in self._cache:
             self._cache.move_to_end(path)
             return self._cache[path]
-        found = self.detect(read_grey(path))
+        found = self.detect(path)
         self._cache[path] = found
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
@@ -95,7 +93,9 @@ class FeatureMatcher:
 
 
 def two_nearest(source: Array, target: Array, chunk: int = 2048) -> tuple[npt.NDArray[np.int64], Array]:
-    """Nearest row of `target` (M, D), M >= 2, for each row of `source` (N, D): index (N,), two distances (N, 2)."""
+    """Nearest row of `target` (M, D), M >= 2, for each row of `source` (N, D): index (N,), two distances (N,
+    2).
+    """
     squares = (target**2).sum(axis=1)
     indices, distances = [], []
     for start in range(0, len(source), chunk):
@@ -110,23 +110,24 @@ def two_nearest(source: Array, target: Array, chunk: int = 2048) -> tuple[npt.ND
     return np.concatenate(indices).astype(np.int64), np.concatenate(distances).astype(np.float32)
 
 
-def _features(
-    grey: npt.NDArray[np.uint8], keypoints: Any, descriptors: Array | None, width: int
-) -> Features:
+def _features(grey: npt.NDArray[np.uint8], keypoints: Any, descriptors: Any, width: int) -> Features:
     size = (grey.shape[1], grey.shape[0])
     if descriptors is None or len(keypoints) == 0:
         return Features(np.zeros((0, 2), np.float32), np.zeros((0, width), np.float32), size)
-    return Features(np.asarray([k.pt for k in keypoints], dtype=np.float32), descriptors, size)
+    return Features(
+        np.asarray([k.pt for k in keypoints], dtype=np.float32), np.asarray(descriptors, np.float32), size
+    )
 
 
 def sift_matcher(*, root: bool, ratio: float | None = 0.8, max_keypoints: int = 4096) -> FeatureMatcher:
-    """SIFT, or RootSIFT (L1-normalised, square root: Arandjelovic and Zisserman 2012). 0 keypoints: no limit."""
+    """SIFT, or RootSIFT (L1-normalised, square root: Arandjelovic and Zisserman 2012); 0: no limit."""
     import cv2
 
     # OpenCV's SIFT puts the centre of the top-left pixel at (0, 0), as we do.
-    sift = cv2.SIFT_create(nfeatures=max_keypoints)
+    sift = cv2.SIFT.create(nfeatures=max_keypoints)
 
-    def detect(grey: npt.NDArray[np.uint8]) -> Features:
+    def detect(path: Path) -> Features:
+        grey = read_grey(path)
         keypoints, descriptors = sift.detectAndCompute(grey, None)
         if root and descriptors is not None and len(keypoints):
             total = descriptors.sum(axis=1, keepdims=True)
@@ -140,11 +141,14 @@ def orb_matcher(*, ratio: float | None = 0.8, max_keypoints: int = 4096) -> Feat
     """ORB; its 256 bits are unpacked, so that the squared distance is the Hamming distance."""
     import cv2
 
-    orb = cv2.ORB_create(nfeatures=max_keypoints)
+    orb = cv2.ORB.create(nfeatures=max_keypoints)
 
-    def detect(grey: npt.NDArray[np.uint8]) -> Features:
+    def detect(path: Path) -> Features:
+        grey = read_grey(path)
         keypoints, packed = orb.detectAndCompute(grey, None)
-        bits = None if packed is None else np.unpackbits(packed, axis=1).astype(np.float32)
+        bits = (
+            None if packed is None else np.unpackbits(np.asarray(packed, np.uint8), axis=1).astype(np.float32)
+        )
         return _features(grey, keypoints, bits, 256)
 
     return FeatureMatcher(detect, ratio=ratio, squared=True)

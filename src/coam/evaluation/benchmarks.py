@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from coam.errors import ConfigError
-from coam.evaluation import hpatches, posed_pairs
+from coam.evaluation import hpatches, invariance, megadepth, pair_score, posed_pairs, wxbs
 from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.runner import Curve, PairBenchmark
 from coam.evaluation.summary import Row
@@ -23,12 +24,16 @@ def _by_subset(pairs: Sequence[EvaluationPair], rows: Sequence[Row]) -> dict[str
     return groups
 
 
-def mma_curves(pairs: Sequence[EvaluationPair], rows: Sequence[Row]) -> Curve:
-    """subset -> (threshold in px, MMA)."""
-    return {
-        subset: [(t, float(np.mean([row[f"mma@{t:g}"] for row in members]))) for t in hpatches.THRESHOLDS]
-        for subset, members in _by_subset(pairs, rows).items()
-    }
+def mean_curves(key: str, thresholds: Sequence[float]) -> CurveMaker:
+    """subset -> (threshold, mean over pairs of the row entry "key@threshold")."""
+
+    def curves(pairs: Sequence[EvaluationPair], rows: Sequence[Row]) -> Curve:
+        return {
+            subset: [(t, float(np.mean([row[f"{key}@{t:g}"] for row in members]))) for t in thresholds]
+            for subset, members in _by_subset(pairs, rows).items()
+        }
+
+    return curves
 
 
 def recall_curves(key: str, limit: float, steps: int = 40) -> CurveMaker:
@@ -53,7 +58,7 @@ HPATCHES = PairBenchmark(
     rank_higher_is_better=True,
     match_errors=hpatches.match_errors_hpatches,
     correct_below=3.0,
-    curves=mma_curves,
+    curves=mean_curves("mma", hpatches.THRESHOLDS),
     curve_axes=("threshold in pixels", "mean matching accuracy"),
     settings={"estimator": "opencv", "threshold": 3.0},
 )
@@ -72,7 +77,36 @@ POSED_PAIRS = PairBenchmark(
     settings={"estimator": "opencv", "threshold": 1.0},
 )
 
-BENCHMARKS: dict[str, PairBenchmark] = {b.name: b for b in (HPATCHES, POSED_PAIRS)}
+MEGADEPTH = replace(POSED_PAIRS, name="megadepth", protocol=megadepth.__doc__ or "")
+
+WXBS = PairBenchmark(
+    name="wxbs",
+    protocol=wxbs.__doc__ or "",
+    score=wxbs.score_wxbs,
+    figures=wxbs.FIGURES,
+    rank_by="mAA@10",
+    rank_higher_is_better=True,
+    match_errors=wxbs.match_errors_wxbs,
+    correct_below=5.0,
+    curves=mean_curves("recall", wxbs.THRESHOLDS),
+    curve_axes=("threshold in pixels", "epipolar recall"),
+    settings={"estimator": "opencv", "threshold": 1.0},
+)
+
+PAIR_SCORE = PairBenchmark(
+    name="pair-score",
+    protocol=pair_score.__doc__ or "",
+    score=pair_score.score_pair_score,
+    figures=pair_score.FIGURES,
+    rank_by="wrongness",
+    rank_higher_is_better=False,
+    curves=pair_score.pair_score_curves,
+    curve_axes=("false positives, or predicted probability", "true positives, or share of overlaps"),
+)
+
+BENCHMARKS: dict[str, PairBenchmark] = {
+    b.name: b for b in (HPATCHES, POSED_PAIRS, MEGADEPTH, WXBS, PAIR_SCORE, invariance.INVARIANCE)
+}
 
 
 def find_benchmark(name: str) -> PairBenchmark:
@@ -80,5 +114,3 @@ def find_benchmark(name: str) -> PairBenchmark:
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; choose one of {', '.join(BENCHMARKS)}")
     return BENCHMARKS[name]
-
-

@@ -22,12 +22,16 @@ from coam.evaluation.text_report import figure_kind, format_value
 
 
 def compare_reports(path_a: Path, path_b: Path, *, resamples: int = 1000) -> dict[str, Any]:
-    """Paired comparison b - a on the pairs that both reports hold: subset -> figure -> values and interval."""
+    """Paired comparison b - a on the pairs that both reports hold: subset -> figure -> values."""
     a, b = read_report(path_a), read_report(path_b)
     if a["benchmark"] != b["benchmark"]:
-        raise DataError(f"cannot compare {a['benchmark']} with {b['benchmark']}; give two reports of one benchmark")
+        raise DataError(
+            f"cannot compare {a['benchmark']} with {b['benchmark']}; give two reports of one benchmark"
+        )
     if a["settings"] != b["settings"]:
-        raise DataError(f"the reports were scored differently ({a['settings']} and {b['settings']}); score them alike")
+        raise DataError(
+            f"the reports were scored differently ({a['settings']} and {b['settings']}); score them alike"
+        )
     rows_a = {p["name"]: p for p in a["pairs"]}
     rows_b = {p["name"]: p for p in b["pairs"]}
     shared = [name for name in rows_a if name in rows_b]
@@ -39,7 +43,8 @@ def compare_reports(path_a: Path, path_b: Path, *, resamples: int = 1000) -> dic
             subsets.setdefault(subset, []).append(name)
     figures = find_benchmark(a["benchmark"]).figures
     tables = {
-        subset: _compare_subset(names, rows_a, rows_b, figures, resamples) for subset, names in subsets.items()
+        subset: _compare_subset(names, rows_a, rows_b, figures, resamples)
+        for subset, names in subsets.items()
     }
     return {
         "benchmark": a["benchmark"],
@@ -48,7 +53,9 @@ def compare_reports(path_a: Path, path_b: Path, *, resamples: int = 1000) -> dic
         "pairs": len(shared),
         "left_out": len(rows_a) + len(rows_b) - 2 * len(shared),
         "tables": tables,
-        "curves": {f"{label}: all": r["curves"].get("all", []) for label, r in (("A", a), ("B", b)) if r["curves"]},
+        "curves": {
+            f"{label}: all": r["curves"].get("all", []) for label, r in (("A", a), ("B", b)) if r["curves"]
+        },
         "curve_axes": a["curve_axes"],
     }
 
@@ -92,13 +99,17 @@ def _verdict(entry: dict[str, Any]) -> str:
 
 def comparison_text(comparison: dict[str, Any]) -> str:
     """The comparison for a terminal."""
-    lines = [f"A = {comparison['a']['matcher']}, B = {comparison['b']['matcher']}, {comparison['pairs']} shared pairs"]
+    lines = [
+        f"A = {comparison['a']['matcher']}, B = {comparison['b']['matcher']}, "
+        f"{comparison['pairs']} shared pairs"
+    ]
     for subset, figures in comparison["tables"].items():
         lines.append(f"{subset}:")
         for name, entry in figures.items():
             kind, gap = figure_kind(name), entry["difference"]
             values = f"A {format_value(entry['a'], kind)}  B {format_value(entry['b'], kind)}"
-            change = f"B-A {_signed(gap['value'], kind)} [{_signed(gap['low'], kind)}, {_signed(gap['high'], kind)}]"
+            value, low, high = (_signed(gap[key], kind) for key in ("value", "low", "high"))
+            change = f"B-A {value} [{low}, {high}]"
             lines.append(f"  {name:26s} {values}  {change}  {_verdict(entry)}")
     return "\n".join(lines)
 
@@ -114,7 +125,7 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
     write_json(folder / "compare.json", comparison)
     a, b = (escape(comparison[side]["matcher"]) for side in "ab")
     parts = [f"<h1>{escape(comparison['benchmark'])}: {a} against {b}</h1>"]
-    note = "B - A with 95 % bootstrap intervals; both see the same resampled sequences. Real: the interval leaves out 0."
+    note = "B - A with 95 % bootstrap intervals on the same resampled sequences. Real: the interval leaves out 0."
     parts.append(f'<p class="lead">A is {a}, B is {b}; {comparison["pairs"]} shared pairs. {note}</p>')
     if comparison["curves"]:
         axes = (comparison["curve_axes"][0], comparison["curve_axes"][1])
@@ -123,11 +134,12 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
         rows = []
         for name, entry in figures.items():
             kind, gap = figure_kind(name), entry["difference"]
+            value, low, high = (_signed(gap[key], kind) for key in ("value", "low", "high"))
             style = "yes" if entry["significant"] else "no"
             rows.append([
                 escape(name), format_value(entry["a"], kind), format_value(entry["b"], kind),
-                f"{_signed(gap['value'], kind)}<small>{_signed(gap['low'], kind)} to {_signed(gap['high'], kind)}</small>",
-                format_value(entry["probability_b_better"]), f'<span class="{style}">{_verdict(entry)}</span>',
+                f"{value}<small>{low} to {high}</small>", format_value(entry["probability_b_better"]),
+                f'<span class="{style}">{_verdict(entry)}</span>',
             ])  # fmt: skip
         head = ["", "A", "B", "B - A", "P(B better)", "difference"]
         parts.append(f"<h2>{escape(subset)}</h2>" + table(head, rows))

@@ -1,20 +1,20 @@
 """HPatches and any folder in its layout.
 
-Layout (hpatches-sequences-release): ROOT/i_NAME/ or ROOT/v_NAME/ with images 1 .. 6 (.ppm, here also .png, .jpg) and
-H_1_2 .. H_1_6, text files of nine numbers mapping pixels of image 1 to pixels of image k. Fewer than six images are
-accepted. i_ sequences change illumination, v_ viewpoint.
+Layout (hpatches-sequences-release): ROOT/i_NAME/ or ROOT/v_NAME/ with images 1 .. 6 (.ppm, here also .png,
+.jpg) and H_1_2 .. H_1_6, text files of nine numbers mapping pixels of image 1 to pixels of image k. Fewer
+than six images are accepted. i_ sequences change illumination, v_ viewpoint.
 
-Protocol (D2-Net, Dusmanu et al., CVPR 2019, section 4.2): the eight sequences with an image larger than 1600 x 1200
-are left out (52 illumination and 56 viewpoint sequences stay); image 1 is matched against images 2 .. 6; the error of
-a match is the distance in image k, in native pixels, between its point and the homography's image of its point in
-image 1; a pair's accuracy at t px is the share of its matches with error <= t (0 without matches); the MMA is the
-mean over pairs. Homography AUC as in LoFTR (Sun et al., CVPR 2021): coordinates scaled to a short side of 480 px, at
-most 1000 matches, RANSAC at 3 px, mean error of the four corners, area below 3 / 5 / 10 px.
+Protocol (D2-Net, Dusmanu et al., CVPR 2019, section 4.2): the eight sequences with an image larger than 1600
+x 1200 are left out (52 illumination and 56 viewpoint sequences stay); image 1 is matched against images 2 ..
+6; the error of a match is the distance in image k, in native pixels, between its point and the homography's
+image of its point in image 1; a pair's accuracy at t px is the share of its matches with error <= t (0
+without matches); the MMA is the mean over pairs. Homography AUC as in LoFTR (Sun et al., CVPR 2021):
+coordinates scaled to a short side of 480 px, at most 1000 matches, RANSAC at 3 px, mean error of the four
+corners, area below 3 / 5 / 10 px.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ THRESHOLDS = tuple(float(t) for t in range(1, 11))
 SUBSETS = ("all", "illumination", "viewpoint")
 IMAGE_ENDINGS = (".ppm", ".png", ".jpg", ".jpeg")
 D2NET_LEFT_OUT = (
-    "i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans", "v_astronautis", "v_talent",
+    "i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans",
+    "v_astronautis", "v_talent",
 )  # fmt: skip
 WHERE = (
     "HPatches: download hpatches-sequences-release.tar.gz (hpatches.github.io) and unpack it; "
@@ -80,14 +81,18 @@ def _find_image(folder: Path, stem: str) -> Path:
     for ending in IMAGE_ENDINGS:
         if (folder / f"{stem}{ending}").is_file():
             return folder / f"{stem}{ending}"
-    raise DataError(f"{folder.name} has no image {stem} ({', '.join(IMAGE_ENDINGS)}); unpack the sequence again")
+    raise DataError(
+        f"{folder.name} has no image {stem} ({', '.join(IMAGE_ENDINGS)}); unpack the sequence again"
+    )
 
 
 def _read_homography(path: Path) -> Array:
     try:
         matrix = np.asarray(path.read_text().split(), dtype=np.float64).reshape(3, 3)
     except ValueError as error:
-        raise DataError(f"{path.parent.name}/{path.name} does not hold nine numbers; unpack it again") from error
+        raise DataError(
+            f"{path.parent.name}/{path.name} does not hold nine numbers; unpack it again"
+        ) from error
     if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
         raise DataError(f"{path.parent.name}/{path.name} is not an invertible homography; unpack it again")
     return matrix
@@ -120,7 +125,9 @@ def _scaled_corner_error(matches: Matches, true: Array, estimator: Estimator, th
     points1 = resize_points(best.points1.astype(np.float64), scale1)
     found = estimate_homography(points0, points1, RansacOptions(threshold=threshold), estimator)
     size = (round(matches.size0[0] * scale0[0]), round(matches.size0[1] * scale0[1]))
-    return corner_error(None if found is None else found.matrix, scaled_homography(true, scale0, scale1), size)
+    return corner_error(
+        None if found is None else found.matrix, scaled_homography(true, scale0, scale1), size
+    )
 
 
 def match_errors_hpatches(pair: EvaluationPair, matches: Matches) -> Array:
@@ -141,9 +148,3 @@ FIGURES: tuple[Figure, ...] = (
     Figure("matches", mean_of("matches"), "count", headline=True),
     *(Figure(f"homography AUC@{t}", _corner_auc(t), "share", headline=True) for t in (3, 5, 10)),
 )
-
-
-def curve_mma(figures: dict[str, float]) -> list[tuple[float, float]]:
-    """Points (threshold, MMA) of the curve plot from the figures of one subset."""
-    values = [(t, figures.get(f"MMA@{t:g}", math.nan)) for t in THRESHOLDS]
-    return [(t, v) for t, v in values if not math.isnan(v)]

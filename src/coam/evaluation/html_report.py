@@ -21,17 +21,26 @@ from coam.types import Matches
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1c2733;--dim:#5b6875;--line:#d9e0e6;--paper:#fff;--soft:#f4f7f9}
-@media(prefers-color-scheme:dark){:root{--ink:#e6ebf0;--dim:#9aa7b3;--line:#39434d;--paper:#14191e;--soft:#1d242b}}
-body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1080px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.7rem;margin-bottom:.2rem}h2{margin-top:2.2rem;font-size:1.2rem}p.lead{color:var(--dim);margin-top:0}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem;width:100%}
+@media(prefers-color-scheme:dark){
+:root{--ink:#e6ebf0;--dim:#9aa7b3;--line:#39434d;--paper:#14191e;--soft:#1d242b}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);
+max-width:1080px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.7rem;margin-bottom:.2rem}h2{margin-top:2.2rem;font-size:1.2rem}
+p.lead{color:var(--dim);margin-top:0}.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem;width:100%}
 th,td{padding:.35rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-th:first-child,td:first-child{text-align:left}th{background:var(--soft)}small{color:var(--dim);display:block;font-size:.78rem}
-svg{max-width:760px;width:100%;height:auto;font:13px system-ui,sans-serif}svg text{fill:var(--ink)}svg .grid{stroke:var(--line)}
-figure{margin:1rem 0}figcaption{color:var(--dim);font-size:.9rem}img{max-width:100%;height:auto;border-radius:6px}
+th:first-child,td:first-child{text-align:left}th{background:var(--soft)}
+table.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}
+small{color:var(--dim);display:block;font-size:.78rem}
+svg{max-width:760px;width:100%;height:auto;font:13px system-ui,sans-serif}
+svg text{fill:var(--ink)}svg .grid{stroke:var(--line)}
+figure{margin:1rem 0}figcaption{color:var(--dim);font-size:.9rem}
+img{max-width:100%;height:auto;border-radius:6px}
 pre{white-space:pre-wrap;background:var(--soft);padding:.8rem;border-radius:6px;font-size:.85rem}
-.cards{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}.card{background:var(--soft);border-radius:8px;padding:.7rem 1rem;min-width:7rem}
-.card b{display:block;font-size:1.5rem;font-variant-numeric:tabular-nums}.yes{color:#0072B2;font-weight:600}.no{color:var(--dim)}
+.cards{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}
+.card{background:var(--soft);border-radius:8px;padding:.7rem 1rem;min-width:7rem}
+.card b{display:block;font-size:1.5rem;font-variant-numeric:tabular-nums}
+.yes{color:#0072B2;font-weight:600}.no{color:var(--dim)}
 """
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -54,11 +63,12 @@ def page(title: str, body: str) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "figures") -> str:
     """An HTML table; cells are HTML already."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    whole = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{whole}</div>'
 
 
 def _cell(entry: dict[str, Any] | None, name: str) -> str:
@@ -76,7 +86,10 @@ def html_report(report: dict[str, Any], pictures: Sequence[Picture] = ()) -> str
     names = [name for name in tables["all"] if name != "pairs"]
     count = f"{tables['all']['pairs']['value']:.0f} of {report['pairs_available']} pairs"
     parts = [f"<h1>{escape(report['benchmark'])}: {escape(matcher['matcher'])}</h1>"]
-    parts += [f'<p class="lead">{count}; 95 % bootstrap intervals, whole sequences resampled</p>', _cards(report)]
+    parts += [
+        f'<p class="lead">{count}; 95 % bootstrap intervals, whole sequences resampled</p>',
+        _cards(report),
+    ]
     if report["curves"]:
         axes = (report["curve_axes"][0], report["curve_axes"][1])
         parts.append(f"<h2>Curves</h2><figure>{line_plot(report['curves'], axes)}</figure>")
@@ -85,7 +98,8 @@ def html_report(report: dict[str, Any], pictures: Sequence[Picture] = ()) -> str
     parts.append("<h2>Figures</h2>" + table(["", *heads], rows))
     if pictures:
         shown = "".join(
-            f'<figure><img src="{p.data_uri}" alt="{escape(p.caption)}"><figcaption>{escape(p.caption)}</figcaption></figure>'
+            f'<figure><img src="{p.data_uri}" alt="{escape(p.caption)}">'
+            f"<figcaption>{escape(p.caption)}</figcaption></figure>"
             for p in pictures
         )
         parts.append(f"<h2>Best, median and worst pairs</h2>{shown}")
@@ -97,7 +111,8 @@ def _cards(report: dict[str, Any]) -> str:
     wanted = ("MMA@3", "AUC@5", "recall@5", "homography AUC@3", "AUC@20", "ROC AUC", "matches")
     figures = report["tables"]["all"]
     cards = "".join(
-        f'<div class="card"><b>{format_value(figures[name]["value"], figure_kind(name))}</b>{escape(name)}</div>'
+        f'<div class="card"><b>{format_value(figures[name]["value"], figure_kind(name))}</b>'
+        f"{escape(name)}</div>"
         for name in wanted
         if name in figures
     )
@@ -109,7 +124,8 @@ def _sequence_table(sequences: dict[str, dict[str, float]]) -> str:
         return ""
     columns = list(next(iter(sequences.values())))
     rows = [
-        [escape(name), *(format_value(row[c], figure_kind(c)) for c in columns)] for name, row in sequences.items()
+        [escape(name), *(format_value(row[c], figure_kind(c)) for c in columns)]
+        for name, row in sequences.items()
     ]
     return "<h2>Sequences</h2>" + table(["sequence", *(escape(c) for c in columns)], rows)
 
@@ -130,7 +146,7 @@ def _provenance(report: dict[str, Any]) -> str:
     } | report["environment"]
     rows = [[escape(key), escape(str(value))] for key, value in entries.items() if value is not None]
     measured = f"<h2>How it was measured</h2><pre>{escape(report['protocol'])}</pre>"
-    return measured + "<h2>What was run</h2>" + table(["", ""], rows)
+    return measured + "<h2>What was run</h2>" + table(["", ""], rows, "facts")
 
 
 def draw_cases(
@@ -139,7 +155,7 @@ def draw_cases(
     store: PredictionStore,
     worst_first: Sequence[tuple[str, float]],
 ) -> list[Picture]:
-    """Pictures of the two best, the median and the three worst pairs; correct and wrong matches told apart."""
+    """Pictures of the two best, the median and the three worst pairs, right and wrong matches told apart."""
     if benchmark.match_errors is None or not worst_first:
         return []
     by_name = {pair.name: pair for pair in pairs}

@@ -1,10 +1,10 @@
 """Anything that matches, behind one face, found by what a user types after --matcher.
 
-    cdunet-lite1, path/to/model.safetensors     ours
-    sift, rootsift, orb                         OpenCV
-    disk, aliked+lightglue, loftr, xfeat        kornia or vismatch, if their weights are on this machine
-    package.module:function                     your own: function(path0, path1) -> Matches, or a function without
-                                                arguments that returns an object with match_many(pairs)
+cdunet-lite1, path/to/model.safetensors     ours
+sift, rootsift, orb                         OpenCV
+disk, aliked+lightglue, loftr, xfeat        kornia or vismatch, if their weights are on this machine
+package.module:function                     your own: function(path0, path1) -> Matches, or a function without
+                                            arguments that returns an object with match_many(pairs)
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _opencv(name: str, options: dict[str, Any]) -> MatcherSpec:
     from coam.evaluation.baselines import orb_matcher, sift_matcher
 
     _refuse_unknown(name, options, ("max_matches", "ratio"))
-    # --max-matches limits keypoints here, as every paper does with detectors: matches are what is left of them.
+    # --max-matches limits keypoints here, as every paper does with detectors: matches are what is left of
+    # them.
     keypoints, ratio = int(options.get("max_matches", 4096)), float(options.get("ratio", 0.8))
     config = {"max_keypoints": keypoints, "ratio": ratio, "mutual": True}
     if name == "orb":
@@ -139,11 +140,15 @@ def _refuse_unknown(name: str, options: dict[str, Any], known: tuple[str, ...]) 
 def _plugged_in(name: str, options: dict[str, Any]) -> MatcherSpec:
     module_name, _, attribute = name.partition(":")
     if options:
-        raise ConfigError(f"{name} takes no options from here ({', '.join(options)}); set them in your function")
+        raise ConfigError(
+            f"{name} takes no options from here ({', '.join(options)}); set them in your function"
+        )
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError(f"cannot import {module_name} for --matcher {name}: {error}; is it on PYTHONPATH?") from error
+        raise ConfigError(
+            f"cannot import {module_name} for --matcher {name}: {error}; is it on PYTHONPATH?"
+        ) from error
     target = getattr(module, attribute, None)
     if target is None:
         raise ConfigError(f"{module_name} has no {attribute!r}; --matcher wants package.module:function")
@@ -154,11 +159,13 @@ def _plugged_in(name: str, options: dict[str, Any]) -> MatcherSpec:
 
 
 def _as_pair_matcher(target: Any, name: str) -> PairMatcher:
-    """An object with match_many, a function of two paths, or a function without arguments that makes either."""
+    """An object with match_many, a function of two paths, or a function of nothing that makes either."""
     if hasattr(target, "match_many") and not inspect.isclass(target):
         return target  # type: ignore[no-any-return]
     if not callable(target):
-        raise ConfigError(f"{name} is neither a function (path0, path1) -> Matches nor an object with match_many")
+        raise ConfigError(
+            f"{name} is neither a function (path0, path1) -> Matches nor an object with match_many"
+        )
     required = [
         p for p in inspect.signature(target).parameters.values()
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)

@@ -13,7 +13,9 @@ Array = npt.NDArray[np.float64]
 
 
 def transfer_errors(points0: npt.ArrayLike, points1: npt.ArrayLike, homography: npt.ArrayLike) -> Array:
-    """Distance in pixels (N,) of points1 (N, 2) from points0 (N, 2) mapped into image 1 by the true homography."""
+    """Distance in pixels (N,) of points1 (N, 2) from points0 (N, 2) mapped into image 1 by the true
+    homography.
+    """
     mapped = apply_homography(homography, points0)
     with np.errstate(invalid="ignore"):
         distance = np.linalg.norm(mapped - np.asarray(points1, dtype=np.float64).reshape(-1, 2), axis=1)
@@ -23,8 +25,8 @@ def transfer_errors(points0: npt.ArrayLike, points1: npt.ArrayLike, homography: 
 def matching_accuracy(errors: npt.ArrayLike, thresholds: Sequence[float]) -> Array:
     """Share of matches with an error of at most each threshold, (T,). A pair without matches scores 0.
 
-    This is one pair's entry of the mean matching accuracy (MMA) of Mikolajczyk and Schmid as D2-Net reports it:
-    every match counts once in its pair, every pair counts once in the mean, however many matches it has.
+    This is one pair's entry of the mean matching accuracy (MMA) of Mikolajczyk and Schmid as D2-Net reports
+    it: every match counts once in its pair, every pair counts once in the mean, however many matches it has.
     """
     values = np.asarray(errors, dtype=np.float64).reshape(-1)
     if len(values) == 0:
@@ -35,8 +37,9 @@ def matching_accuracy(errors: npt.ArrayLike, thresholds: Sequence[float]) -> Arr
 def error_auc(errors: npt.ArrayLike, thresholds: Sequence[float]) -> Array:
     """Area under the recall-against-error curve up to each threshold, divided by it, (T,), in [0, 1].
 
-    The curve joins (0, 0) and (e_i, i / n) for the sorted errors by straight lines and runs flat from the last error
-    below the threshold to the threshold (SuperGlue's rule, used by LoFTR and everyone since). Failures are inf.
+    The curve joins (0, 0) and (e_i, i / n) for the sorted errors by straight lines and runs flat from the
+    last error below the threshold to the threshold (SuperGlue's rule, used by LoFTR and everyone since).
+    Failures are inf.
     """
     values = np.sort(np.nan_to_num(np.asarray(errors, dtype=np.float64).reshape(-1), nan=np.inf))
     if len(values) == 0:
@@ -67,18 +70,24 @@ def yfcc_map(errors: npt.ArrayLike, degrees: int, step: int = 5) -> float:
 
 
 def roc_curve(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[Array, Array, Array]:
-    """False-positive rate, true-positive rate and threshold at each distinct score, from strict to lax, each (T,)."""
+    """False-positive rate, true-positive rate and threshold at each distinct score, from strict to lax, each
+    (T,).
+    """
     s, y = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
     order = np.argsort(-s, kind="stable")
     s, y = s[order], y[order]
     last_of_tie = np.append(np.nonzero(np.diff(s))[0], len(s) - 1)
     hits, alarms = np.cumsum(y)[last_of_tie], np.cumsum(~y)[last_of_tie]
     tpr, fpr = hits / max(int(y.sum()), 1), alarms / max(int((~y).sum()), 1)
-    return np.concatenate([[0.0], fpr]), np.concatenate([[0.0], tpr]), np.concatenate([[np.inf], s[last_of_tie]])
+    return (
+        np.concatenate([[0.0], fpr]),
+        np.concatenate([[0.0], tpr]),
+        np.concatenate([[np.inf], s[last_of_tie]]),
+    )
 
 
 def roc_auc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
-    """Probability that a positive scores higher than a negative (ties count half); nan if a class is missing."""
+    """Probability that a positive scores higher than a negative (ties count half); nan without both."""
     y = np.asarray(positive, dtype=bool)
     if y.all() or not y.any():
         return float("nan")

@@ -19,8 +19,8 @@ Array = npt.NDArray[np.float64]
 class EvaluationPair:
     """Two photos and their ground truth.
 
-    `name` is unique in its benchmark and names the pair in caches and tables; `sequence` is the unit of the bootstrap
-    and of the per-sequence table. `subsets` are the tables the pair counts in besides "all".
+    `name` is unique in its benchmark and names the pair in caches and tables; `sequence` is the unit of the
+    bootstrap and of the per-sequence table. `subsets` are the tables the pair counts in besides "all".
     """
 
     name: str

@@ -1,15 +1,17 @@
 """Relative pose from matches: the "pairs with ground truth" text format of YFCC100M and ScanNet.
 
 Format (SuperGlue's assets/yfcc_test_pairs_with_gt.txt and scannet_test_pairs_with_gt.txt): one pair per line,
-name0 name1 rot0 rot1 K0(9) K1(9) T_0to1(16), row by row; rot is the number of quarter turns counter-clockwise that
-set the photo upright before matching; K and T are those of the photo as stored. Blank lines and # lines are skipped.
+name0 name1 rot0 rot1 K0(9) K1(9) T_0to1(16), row by row; rot is the number of quarter turns counter-clockwise
+that set the photo upright before matching; K and T are those of the photo as stored. Blank lines and # lines
+are skipped.
 
-Protocol: 5-point estimation inside a robust estimator (OpenCV USAC_MAGSAC or PoseLib) on all matches of the pair;
-rotation error is the angle of R_est^T R_true; translation error the angle between directions, folded to 0..90 because
-the sign of t is not observable from an essential matrix; the pose error is the larger one, infinite without an
-estimate. AUC at 5 / 10 / 20 degrees as in SuperGlue; mAP as in the YFCC100M tables (OANet): mAP@10 is the mean of the
-accuracies at 5 and 10; accuracy at 10 degrees for rotation and translation apart and the subsets easy [0, 15],
-medium (15, 30], hard (30, 60] degrees of true rotation as in CAPS (Wang et al., ECCV 2020).
+Protocol: 5-point estimation inside a robust estimator (OpenCV USAC_MAGSAC or PoseLib) on all matches of the
+pair; rotation error is the angle of R_est^T R_true; translation error the angle between directions, folded to
+0..90 because the sign of t is not observable from an essential matrix; the pose error is the larger one,
+infinite without an estimate. AUC at 5 / 10 / 20 degrees as in SuperGlue; mAP as in the YFCC100M tables
+(OANet): mAP@10 is the mean of the accuracies at 5 and 10; accuracy at 10 degrees for rotation and translation
+apart and the subsets easy [0, 15], medium (15, 30], hard (30, 60] degrees of true rotation as in CAPS (Wang
+et al., ECCV 2020).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from coam.geometry.robust import Estimator, RansacOptions, relative_pose
 from coam.types import Matches
 
 WHERE = (
-    "posed-pairs: --root is the folder of the photos; the pair list is ROOT/pairs_with_gt.txt or --pairs FILE, "
+    "posed-pairs: --root is the folder of the photos; the list is ROOT/pairs_with_gt.txt or --pairs FILE, "
     "one line per pair: name0 name1 rot0 rot1 K0(9) K1(9) T_0to1(16)"
 )
 SUBSETS = ("all", "easy", "medium", "hard", "beyond 60")
@@ -58,7 +60,9 @@ def load_posed_pairs(root: Path, pair_list: Path | None = None) -> list[Evaluati
         if line.strip() and not line.lstrip().startswith("#"):
             pair = _parse_line(root, line.split(), f"{listing.name} line {number}")
             if pair.name in seen:
-                raise DataError(f"{listing.name} line {number}: the pair {pair.name} is listed twice; remove one")
+                raise DataError(
+                    f"{listing.name} line {number}: the pair {pair.name} is listed twice; remove one"
+                )
             seen.add(pair.name)
             pairs.append(pair)
     if not pairs:
@@ -71,13 +75,17 @@ def _find_listing(root: Path) -> Path:
     if not found:
         raise DataError(f"no *pairs_with_gt.txt in {root}. {WHERE}")
     if len(found) > 1:
-        raise DataError(f"several pair lists in {root} ({', '.join(f.name for f in found)}); choose with --pairs")
+        raise DataError(
+            f"several pair lists in {root} ({', '.join(f.name for f in found)}); choose with --pairs"
+        )
     return found[0]
 
 
 def _parse_line(root: Path, words: list[str], where: str) -> EvaluationPair:
     if len(words) != 38:
-        raise DataError(f"{where} has {len(words)} entries, wanted 38: name0 name1 rot0 rot1 K0(9) K1(9) T_0to1(16)")
+        raise DataError(
+            f"{where} has {len(words)} entries, wanted 38: name0 name1 rot0 rot1 K0(9) K1(9) T_0to1(16)"
+        )
     try:
         turns = [int(float(word)) for word in words[2:4]]
         numbers = np.asarray(words[4:], dtype=np.float64)
@@ -85,7 +93,9 @@ def _parse_line(root: Path, words: list[str], where: str) -> EvaluationPair:
         raise DataError(f"{where} holds something that is not a number: {error}") from error
     intrinsics0, intrinsics1 = numbers[:9].reshape(3, 3), numbers[9:18].reshape(3, 3)
     pose = numbers[18:].reshape(4, 4)
-    return posed_pair(root, words[0], words[1], intrinsics0, intrinsics1, pose, where, turns=(turns[0], turns[1]))
+    return posed_pair(
+        root, words[0], words[1], intrinsics0, intrinsics1, pose, where, turns=(turns[0], turns[1])
+    )
 
 
 def posed_pair(
@@ -102,7 +112,9 @@ def posed_pair(
 ) -> EvaluationPair:
     """A checked pair; `where` names the source of the numbers in errors."""
     if not np.isfinite(pose).all() or not np.allclose(pose[:3, :3] @ pose[:3, :3].T, np.eye(3), atol=1e-2):
-        raise DataError(f"{where}: T_0to1 does not hold a rotation; check the order of its 16 numbers (row by row)")
+        raise DataError(
+            f"{where}: T_0to1 does not hold a rotation; check the order of its 16 numbers (row by row)"
+        )
     for label, matrix in (("K0", intrinsics0), ("K1", intrinsics1)):
         if not np.isfinite(matrix).all() or matrix[0, 0] <= 0 or matrix[1, 1] <= 0:
             raise DataError(f"{where}: {label} is not a camera matrix with positive focal lengths")
@@ -126,19 +138,27 @@ def posed_pair(
     )
 
 
+def _known(pair: EvaluationPair) -> tuple[Array, Array, Array]:
+    if pair.intrinsics0 is None or pair.intrinsics1 is None or pair.pose is None:
+        raise DataError(f"{pair.name} has no known cameras")
+    return pair.intrinsics0, pair.intrinsics1, pair.pose
+
+
 def score_pose(
     pair: EvaluationPair, matches: Matches, *, estimator: Estimator = "opencv", threshold: float = 1.0
 ) -> Row:
-    """Figures of one pair: rotation, translation and pose error in degrees, epipolar precision, matches, inliers."""
-    assert pair.intrinsics0 is not None and pair.intrinsics1 is not None and pair.pose is not None
+    """Figures of one pair: rotation, translation and pose error in degrees, epipolar precision, matches,
+    inliers.
+    """
+    intrinsics0, intrinsics1, pose = _known(pair)
     found = relative_pose(
-        matches.points0, matches.points1, pair.intrinsics0, pair.intrinsics1,
+        matches.points0, matches.points1, intrinsics0, intrinsics1,
         RansacOptions(threshold=threshold), estimator,
     )  # fmt: skip
     rotation = translation = float("inf")
     if found is not None:
-        rotation = rotation_error(found.rotation, pair.pose[:3, :3])
-        translation = translation_error(found.translation, pair.pose[:3, 3])
+        rotation = rotation_error(found.rotation, pose[:3, :3])
+        translation = translation_error(found.translation, pose[:3, 3])
     errors = match_errors_pose(pair, matches)
     return {
         "rotation_error": rotation,
@@ -153,8 +173,8 @@ def score_pose(
 
 def match_errors_pose(pair: EvaluationPair, matches: Matches) -> Array:
     """Symmetric epipolar distance in pixels (N,) of each match under the true pose."""
-    assert pair.intrinsics0 is not None and pair.intrinsics1 is not None and pair.pose is not None
-    fundamental = fundamental_from_pose(pair.intrinsics0, pair.intrinsics1, pair.pose)
+    intrinsics0, intrinsics1, pose = _known(pair)
+    fundamental = fundamental_from_pose(intrinsics0, intrinsics1, pose)
     return symmetric_epipolar_distance(matches.points0, matches.points1, fundamental)
 
 

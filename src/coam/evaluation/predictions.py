@@ -1,8 +1,9 @@
 """Step one of every evaluation: matches per pair, computed once and kept in one .h5.
 
-A finished pair is written as its own small file (temporary name, then rename), so that a run killed at any moment
-leaves only whole pairs behind; at the end, and at the start of the next run, these are folded into `predictions.h5`,
-itself replaced by a rename. HDF5 alone would not do: a file that is open for writing when the process dies is damaged.
+A finished pair is written as its own small file (temporary name, then rename), so that a run killed at any
+moment leaves only whole pairs behind; at the end, and at the start of the next run, these are folded into
+`predictions.h5`, itself replaced by a rename. HDF5 alone would not do: a file that is open for writing when
+the process dies is damaged.
 
 `predictions.json` beside it says what made them. A run with other settings refuses to mix.
 """
@@ -53,7 +54,9 @@ class PredictionStore:
     def _check_label(self) -> None:
         if not self.label.exists():
             if self.file.exists() or self.parts.exists():
-                raise DataError(f"{self.folder} holds predictions without predictions.json; use --no-resume or another -o")
+                raise DataError(
+                    f"{self.folder} holds predictions without predictions.json; use --no-resume or another -o"
+                )
             return
         try:
             before = json.loads(self.label.read_text())
@@ -129,7 +132,9 @@ class PredictionStore:
         with _open(self.file) as store:
             for pair in pairs:
                 if _key(pair.name) not in store:
-                    raise DataError(f"{pair.name} has no predictions in {self.file}; run the evaluation again")
+                    raise DataError(
+                        f"{pair.name} has no predictions in {self.file}; run the evaluation again"
+                    )
                 yield _from_group(store[_key(pair.name)])
 
 
@@ -143,7 +148,8 @@ def predict(
 ) -> int:
     """Compute what the store lacks and return how many pairs that was.
 
-    Pairs keep their order and a sequence stays in one worker, so that a photo is read and encoded once per sequence.
+    Pairs keep their order and a sequence stays in one worker, so that a photo is read and encoded once per
+    sequence.
     """
     todo = store.missing(pairs)
     progress(len(pairs) - len(todo))
@@ -159,9 +165,11 @@ def predict(
         if todo:
             work(spec.create(), todo)
     else:
-        shares = [[pair for block in blocks[i::workers] for pair in block] for i in range(min(workers, len(blocks)))]
+        shares = [
+            [pair for block in blocks[i::workers] for pair in block] for i in range(min(workers, len(blocks)))
+        ]
         with ThreadPoolExecutor(len(shares)) as pool:
-            for done in [pool.submit(lambda s=share: work(spec.create(), s)) for share in shares]:
+            for done in [pool.submit(work, spec.create(), share) for share in shares]:
                 done.result()
     store.fold()
     return len(todo)

@@ -1,4 +1,4 @@
-"""Predictions first, figures second: one matcher on one benchmark of photo pairs, and what comes out of it."""
+"""Predictions first, figures second: one matcher on one benchmark of photo pairs, and its report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +25,13 @@ REPORT = "report.json"
 Curve = dict[str, list[tuple[float, float]]]  # label -> (x, y) points
 
 
-class ScorePair(Protocol):
-    """Figures of one pair from its matches."""
-
-    def __call__(self, pair: EvaluationPair, matches: Matches, **settings: Any) -> Row: ...
+# Figures of one pair from its matches: score(pair, matches, **settings)
+ScorePair = Callable[..., Row]
 
 
 @dataclass(frozen=True)
 class PairBenchmark:
-    """A benchmark in which a matcher sees pairs of photos, and nothing else, and each pair is scored alone."""
+    """A benchmark in which a matcher sees pairs of photos and each pair is scored alone."""
 
     name: str
     protocol: str  # how it is measured and where that comes from, in prose
@@ -45,7 +43,9 @@ class PairBenchmark:
     correct_below: float = 3.0  # pixels below which a picture shows a match as correct
     curves: Callable[[Sequence[EvaluationPair], Sequence[Row]], Curve] | None = None
     curve_axes: tuple[str, str] = ("", "")
-    settings: dict[str, Any] = field(default_factory=dict)  # defaults of what `score` takes besides pair and matches
+    settings: dict[str, Any] = field(
+        default_factory=dict
+    )  # defaults of what `score` takes besides pair and matches
 
 
 def evaluate(
@@ -61,7 +61,8 @@ def evaluate(
     resamples: int = 1000,
     progress: Progress = lambda done: None,
 ) -> dict[str, Any]:
-    """Match the pairs (or take the cached matches), score them, write OUTPUT/report.json and return its content.
+    """Match the pairs (or take the cached matches), score them, write OUTPUT/report.json and return its
+    content.
 
     `settings` change the scoring only (estimator, threshold): the matches are not computed again for them.
     """
@@ -70,34 +71,52 @@ def evaluate(
     store = PredictionStore(output, spec.identity | {"benchmark": benchmark.name}, resume=resume)
     computed = predict(chosen, spec, store, workers=workers, progress=progress)
     rows, seconds = score_cached(benchmark, chosen, store, applied)
-    report = {
-        "benchmark": benchmark.name,
-        "protocol": inspect.cleandoc(benchmark.protocol),
-        "matcher": spec.identity | {"licence": spec.licence},
-        "settings": applied,
-        "limit": limit,
-        "pairs_available": len(pairs),
-        "tables": summarise(chosen, rows, benchmark.figures, resamples=resamples),
-        "curves": benchmark.curves(chosen, rows) if benchmark.curves else {},
-        "curve_axes": benchmark.curve_axes,
-        "sequences": per_sequence(chosen, rows, benchmark.figures),
-        "ranking": {
-            "by": benchmark.rank_by,
-            "worst_first": ranked(chosen, rows, benchmark.rank_by, higher_is_better=benchmark.rank_higher_is_better),
-        },
-        "pairs": [
-            {"name": p.name, "sequence": p.sequence, "subsets": list(p.subsets), "row": encode_row(r)}
-            for p, r in zip(chosen, rows, strict=True)
-        ],
-        "run": {"computed_now": computed, "median_seconds_per_pair": _median(seconds)},
-        "environment": environment(),
-    }
+    report = build_report(benchmark, chosen, rows, spec, applied, available=len(pairs), resamples=resamples)
+    report["run"] = {"computed_now": computed, "median_seconds_per_pair": _median(seconds)}
     write_json(output / REPORT, report)
     return report
 
 
+def build_report(
+    benchmark: PairBenchmark,
+    pairs: Sequence[EvaluationPair],
+    rows: Sequence[Row],
+    spec: MatcherSpec,
+    settings: dict[str, Any],
+    *,
+    available: int,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """Everything that follows from the rows: tables, curves, ranking, and what was run on what."""
+    higher = benchmark.rank_higher_is_better
+    return {
+        "benchmark": benchmark.name,
+        "protocol": inspect.cleandoc(benchmark.protocol),
+        "matcher": spec.identity | {"licence": spec.licence},
+        "settings": settings,
+        "pairs_available": available,
+        "tables": summarise(pairs, rows, benchmark.figures, resamples=resamples),
+        "curves": benchmark.curves(pairs, rows) if benchmark.curves else {},
+        "curve_axes": benchmark.curve_axes,
+        "sequences": per_sequence(pairs, rows, benchmark.figures),
+        "ranking": {
+            "by": benchmark.rank_by,
+            "worst_first": ranked(pairs, rows, benchmark.rank_by, higher_is_better=higher),
+        },
+        "pairs": [
+            {"name": p.name, "sequence": p.sequence, "subsets": list(p.subsets), "row": encode_row(r)}
+            for p, r in zip(pairs, rows, strict=True)
+        ],
+        "run": {"computed_now": len(pairs), "median_seconds_per_pair": math.nan},
+        "environment": environment(),
+    }
+
+
 def score_cached(
-    benchmark: PairBenchmark, pairs: Sequence[EvaluationPair], store: PredictionStore, settings: dict[str, Any]
+    benchmark: PairBenchmark,
+    pairs: Sequence[EvaluationPair],
+    store: PredictionStore,
+    settings: dict[str, Any],
 ) -> tuple[list[Row], list[float]]:
     """Rows and seconds of the pairs from cached matches alone."""
     rows, seconds = [], []
@@ -166,7 +185,9 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
 
 
 def _gpu() -> str | None:

@@ -1,7 +1,7 @@
 """How sure a figure is: bootstrap intervals and paired comparison. Sequences are resampled, not pairs.
 
-Pairs of one sequence share an image and a scene, so they rise and fall together; resampling them one by one would
-give intervals that are far too narrow. The unit drawn with replacement is therefore the whole sequence.
+Pairs of one sequence share an image and a scene, so they rise and fall together; resampling them one by one
+would give intervals that are far too narrow. The unit drawn with replacement is therefore the whole sequence.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class PairedComparison:
         return self.difference.low > 0 or self.difference.high < 0
 
 
-def _resamples(
-    sequences: Sequence[Hashable], count: int, seed: int
-) -> list[npt.NDArray[np.int64]]:
+def _resamples(sequences: Sequence[Hashable], count: int, seed: int) -> list[npt.NDArray[np.int64]]:
     """Index sets (one array each) made by drawing as many sequences as there are, with replacement."""
     members: dict[Hashable, list[int]] = {}
     for index, name in enumerate(sequences):
@@ -53,7 +51,9 @@ def _resamples(
 def bootstrap(
     statistic: Statistic, sequences: Sequence[Hashable], *, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Percentile 95 % interval of `statistic`, a function of pair indices; `sequences[i]` is the unit of pair i."""
+    """Percentile 95 % interval of `statistic`, a function of pair indices; `sequences[i]` is the unit of pair
+    i.
+    """
     value = statistic(np.arange(len(sequences), dtype=np.int64))
     if len(set(sequences)) < 2:
         return Interval(value, float("nan"), float("nan"))
@@ -63,7 +63,11 @@ def bootstrap(
 
 
 def compare_paired(
-    statistic_a: Statistic, statistic_b: Statistic, sequences: Sequence[Hashable], *, resamples: int = 1000,
+    statistic_a: Statistic,
+    statistic_b: Statistic,
+    sequences: Sequence[Hashable],
+    *,
+    resamples: int = 1000,
     seed: int = 0,
 ) -> PairedComparison:
     """Is b better than a? Both see the SAME resampled pairs, so what is hard for both cancels."""

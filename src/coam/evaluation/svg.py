@@ -1,4 +1,6 @@
-"""Line plots as inline SVG: sharp at any zoom, no library, readable without colour (dashes and direct labels)."""
+"""Line plots as inline SVG: sharp at any zoom, no library, readable without colour (dashes and direct
+labels).
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ def line_plot(
         across = LEFT + (x - low) / span * (WIDTH - LEFT - RIGHT)
         return across, HEIGHT - BOTTOM - min(max(y / y_max, 0), 1) * (HEIGHT - TOP - BOTTOM)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(axes[1])} against {escape(axes[0])}">']
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(axes[1])} against {escape(axes[0])}">'
+    ]
     parts += _grid(low, high, y_max, place) + _axis_labels(axes)
     label_spots: list[float] = []
     for index, (name, curve) in enumerate(curves.items()):
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(p[0], p[1]) for p in curve))
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dash}"/>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" '
+            f'stroke-width="2.5" stroke-dasharray="{dash}"/>'
         )
         parts.append(_label(name, colour, place(curve[-1][0], curve[-1][1])[1], label_spots))
     return "".join([*parts, "</svg>"])
@@ -76,4 +82,5 @@ def _label(name: str, colour: str, wanted: float, taken: list[float]) -> str:
     while any(abs(at - other) < 15 for other in taken):
         at += 4
     taken.append(at)
-    return f'<text x="{WIDTH - RIGHT + 8}" y="{at + 4:.1f}" style="fill:{colour};font-weight:600">{escape(name)}</text>'
+    style = f"fill:{colour};font-weight:600"
+    return f'<text x="{WIDTH - RIGHT + 8}" y="{at + 4:.1f}" style="{style}">{escape(name)}</text>'

@@ -22,14 +22,18 @@ def figure_kind(name: str) -> str:
 
 
 def table_text(report: dict[str, Any]) -> str:
-    """The tables of a report for a terminal: one row per figure, one column per subset, with 95 % intervals."""
+    """The tables of a report for a terminal: a row per figure, a column per subset, 95 % intervals."""
     tables = report["tables"]
     names = [name for name in tables["all"] if name != "pairs"]
     header = [f"{report['benchmark']}: {report['matcher']['matcher']}"]
     header += [f"{subset} ({tables[subset]['pairs']['value']:.0f})" for subset in tables]
-    lines = [header] + [[name] + [_cell(tables[s].get(name), figure_kind(name)) for s in tables] for name in names]
+    lines = [header] + [
+        [name] + [_cell(tables[s].get(name), figure_kind(name)) for s in tables] for name in names
+    ]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def _cell(entry: dict[str, float] | None, kind: str) -> str:
@@ -53,7 +57,13 @@ def markdown_report(report: dict[str, Any]) -> str:
         ["figure", *heads],
         [[name, *(_cell(tables[s].get(name), figure_kind(name)) for s in tables)] for name in names],
     )
-    lines += ["", "95 % bootstrap intervals in brackets; whole sequences are resampled.", "", "## Sequences", ""]
+    lines += [
+        "",
+        "95 % bootstrap intervals in brackets; whole sequences are resampled.",
+        "",
+        "## Sequences",
+        "",
+    ]
     sequences = report["sequences"]
     columns = list(next(iter(sequences.values()))) if sequences else []
     lines += _markdown_table(

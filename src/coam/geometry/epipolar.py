@@ -26,16 +26,23 @@ def fundamental_from_essential(
     essential: npt.ArrayLike, intrinsics0: npt.ArrayLike, intrinsics1: npt.ArrayLike
 ) -> Array:
     """Fundamental matrix (3, 3) of unit length from an essential matrix and the two 3x3 camera matrices."""
-    inverse0, inverse1 = np.linalg.inv(np.asarray(intrinsics0, float)), np.linalg.inv(np.asarray(intrinsics1, float))
+    inverse0, inverse1 = (
+        np.linalg.inv(np.asarray(intrinsics0, float)),
+        np.linalg.inv(np.asarray(intrinsics1, float)),
+    )
     matrix = inverse1.T @ np.asarray(essential, dtype=np.float64) @ inverse0
     length = np.linalg.norm(matrix)
     return np.asarray(matrix / length if length > 0 else matrix)
 
 
-def fundamental_from_pose(intrinsics0: npt.ArrayLike, intrinsics1: npt.ArrayLike, pose: npt.ArrayLike) -> Array:
+def fundamental_from_pose(
+    intrinsics0: npt.ArrayLike, intrinsics1: npt.ArrayLike, pose: npt.ArrayLike
+) -> Array:
     """Fundamental matrix (3, 3) from the camera matrices and the pose (3|4, 4) camera 0 -> camera 1."""
     matrix = np.asarray(pose, dtype=np.float64)
-    return fundamental_from_essential(essential_from_pose(matrix[:3, :3], matrix[:3, 3]), intrinsics0, intrinsics1)
+    return fundamental_from_essential(
+        essential_from_pose(matrix[:3, :3], matrix[:3, 3]), intrinsics0, intrinsics1
+    )
 
 
 def _lines_and_residual(

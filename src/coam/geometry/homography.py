@@ -1,4 +1,4 @@
-"""Plane-to-plane maps: 3x3 matrices acting on pixels (x, y). Robust fitting lives in `coam.geometry.robust`."""
+"""Plane-to-plane maps: 3x3 matrices acting on pixels (x, y). Robust fits: `coam.geometry.robust`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = npt.NDArray[np.float64]
 
 
 def apply_homography(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
-    """Points (N, 2) mapped by a 3x3 homography, (N, 2). Points sent to infinity come back as inf, never nan."""
+    """Points (N, 2) mapped by a 3x3 homography, (N, 2). Those sent to infinity are inf, never nan."""
     matrix = np.asarray(homography, dtype=np.float64)
     xy = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     mapped = xy @ matrix[:, :2].T + matrix[:, 2]
@@ -37,7 +37,7 @@ def _resize_matrix(scale: tuple[float, float]) -> Array:
 
 
 def corner_error(estimated: npt.ArrayLike | None, true: npt.ArrayLike, size: Size) -> float:
-    """Mean distance in pixels between the four corners of image 0 under both maps; inf without an estimate."""
+    """Mean distance in pixels between the four corners of image 0 under both maps; inf for None."""
     if estimated is None:
         return float("inf")
     width, height = size
@@ -49,7 +49,9 @@ def corner_error(estimated: npt.ArrayLike | None, true: npt.ArrayLike, size: Siz
 
 
 def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | None:
-    """Least-squares homography (3, 3) from points (N, 2), N >= 4, without outliers; None where it is undefined."""
+    """Least-squares homography (3, 3) from points (N, 2), N >= 4, without outliers; None where it is
+    undefined.
+    """
     xy0, xy1 = (np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in (points0, points1))
     if len(xy0) < 4 or len(xy0) != len(xy1):
         return None
@@ -58,8 +60,12 @@ def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | No
         return None
     a, b = apply_homography(norm0, xy0), apply_homography(norm1, xy1)
     one, zero = np.ones(len(a)), np.zeros(len(a))
-    rows_x = np.stack([a[:, 0], a[:, 1], one, zero, zero, zero, -b[:, 0] * a[:, 0], -b[:, 0] * a[:, 1], -b[:, 0]], 1)
-    rows_y = np.stack([zero, zero, zero, a[:, 0], a[:, 1], one, -b[:, 1] * a[:, 0], -b[:, 1] * a[:, 1], -b[:, 1]], 1)
+    rows_x = np.stack(
+        [a[:, 0], a[:, 1], one, zero, zero, zero, -b[:, 0] * a[:, 0], -b[:, 0] * a[:, 1], -b[:, 0]], 1
+    )
+    rows_y = np.stack(
+        [zero, zero, zero, a[:, 0], a[:, 1], one, -b[:, 1] * a[:, 0], -b[:, 1] * a[:, 1], -b[:, 1]], 1
+    )
     _, singular, basis = np.linalg.svd(np.concatenate([rows_x, rows_y]))
     if singular[7] < 1e-9 * singular[0]:  # a second solution: three points on a line, or repeated points
         return None
@@ -68,7 +74,7 @@ def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | No
 
 
 def _normalising(points: Array) -> Array | None:
-    """Similarity that centres the points and gives them a mean distance of sqrt(2), for a well-posed system."""
+    """Similarity that centres the points with a mean distance of sqrt(2), for a well-posed system."""
     centre = points.mean(axis=0)
     spread = np.linalg.norm(points - centre, axis=1).mean()
     if not np.isfinite(spread) or spread < 1e-12:

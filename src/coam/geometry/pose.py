@@ -26,8 +26,8 @@ def translation_error(estimated: npt.ArrayLike, true: npt.ArrayLike, *, signed: 
     """Angle in degrees between two translation directions (3,).
 
     An essential matrix fixes t only up to its sign, so the field (SuperGlue, OANet, LoFTR) folds the angle to
-    0..90; `signed=True` keeps 0..180. A true translation of length zero has no direction: the error is 0, as there
-    is nothing to be wrong about. An estimate of length zero counts as 90 (180 when signed).
+    0..90; `signed=True` keeps 0..180. A true translation of length zero has no direction: the error is 0, as
+    there is nothing to be wrong about. An estimate of length zero counts as 90 (180 when signed).
     """
     a, b = np.asarray(estimated, dtype=np.float64).reshape(3), np.asarray(true, dtype=np.float64).reshape(3)
     if np.linalg.norm(b) < 1e-12:

@@ -1,7 +1,7 @@
 """One face over the robust estimators: OpenCV's USAC (MAGSAC scoring) and PoseLib's LO-RANSAC.
 
-Every function is deterministic for a given seed, takes points (N, 2) in pixels, gives the model and the inlier mask
-(N,), and returns None instead of raising where the points do not determine a model.
+Every function is deterministic for a given seed, takes points (N, 2) in pixels, gives the model and the
+inlier mask (N,), and returns None instead of raising where the points do not determine a model.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ class RansacOptions:
     seed: int = 0
 
 
+DEFAULT_OPTIONS = RansacOptions()
+HOMOGRAPHY_OPTIONS = RansacOptions(threshold=3.0)
+
+
 def estimate_homography(
     points0: npt.ArrayLike,
     points1: npt.ArrayLike,
-    options: RansacOptions = RansacOptions(threshold=3.0),
+    options: RansacOptions = HOMOGRAPHY_OPTIONS,
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Homography 0 -> 1 from matches with outliers; the threshold is on the transfer error in pixels."""
@@ -59,7 +63,9 @@ def estimate_homography(
     if len(xy0) < 4:
         return None
     if _choose(estimator) == "poselib":
-        matrix, mask = _poselib_call("estimate_homography", xy0, xy1, _poselib_options(options, "max_reproj_error"))
+        matrix, mask = _poselib_call(
+            "estimate_homography", xy0, xy1, _poselib_options(options, "max_reproj_error")
+        )
     else:
         matrix, mask = _opencv_call("findHomography", xy0, xy1, _usac(options, options.threshold))
     return _model(matrix, mask, usable)
@@ -68,7 +74,7 @@ def estimate_homography(
 def estimate_fundamental(
     points0: npt.ArrayLike,
     points1: npt.ArrayLike,
-    options: RansacOptions = RansacOptions(),
+    options: RansacOptions = DEFAULT_OPTIONS,
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Fundamental matrix (x1^T F x0 = 0) from matches with outliers; the threshold is in pixels."""
@@ -76,7 +82,9 @@ def estimate_fundamental(
     if len(xy0) < 8:
         return None
     if _choose(estimator) == "poselib":
-        matrix, mask = _poselib_call("estimate_fundamental", xy0, xy1, _poselib_options(options, "max_epipolar_error"))
+        matrix, mask = _poselib_call(
+            "estimate_fundamental", xy0, xy1, _poselib_options(options, "max_epipolar_error")
+        )
     else:
         matrix, mask = _opencv_call("findFundamentalMat", xy0, xy1, _usac(options, options.threshold))
     return _model(matrix, mask, usable)
@@ -87,7 +95,7 @@ def estimate_essential(
     points1: npt.ArrayLike,
     intrinsics0: npt.ArrayLike,
     intrinsics1: npt.ArrayLike,
-    options: RansacOptions = RansacOptions(),
+    options: RansacOptions = DEFAULT_OPTIONS,
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Essential matrix from matches and camera matrices (3, 3); the threshold is in pixels."""
@@ -100,7 +108,7 @@ def estimate_essential(
     if len(xy0) < 5:
         return None
     k0, k1 = np.asarray(intrinsics0, dtype=np.float64), np.asarray(intrinsics1, dtype=np.float64)
-    # Pixels and camera matrices, not rays: OpenCV's MAGSAC loses accuracy when the threshold is a tiny number.
+    # Pixels and camera matrices, not rays: OpenCV's MAGSAC loses accuracy when the threshold is tiny.
     none = np.zeros(0)
     params = _usac(options, options.threshold)
     matrix, mask = _opencv_call("findEssentialMat", xy0, xy1, k0, k1, none, none, params)
@@ -112,7 +120,7 @@ def relative_pose(
     points1: npt.ArrayLike,
     intrinsics0: npt.ArrayLike,
     intrinsics1: npt.ArrayLike,
-    options: RansacOptions = RansacOptions(),
+    options: RansacOptions = DEFAULT_OPTIONS,
     estimator: Estimator = "opencv",
 ) -> RelativePose | None:
     """Pose camera 0 -> camera 1 from matches and camera matrices (3, 3); the threshold is in pixels."""
@@ -123,14 +131,16 @@ def relative_pose(
         return None
     import cv2
 
-    rays0 = _normalised(np.asarray(points0, dtype=np.float64)[essential.inliers], np.asarray(intrinsics0, float))
-    rays1 = _normalised(np.asarray(points1, dtype=np.float64)[essential.inliers], np.asarray(intrinsics1, float))
-    # Which of the four decompositions: the one that puts the inliers in front of both cameras. The distance limit is
-    # OpenCV's cut on far points (in baselines); generous, so that scenes far away still vote.
+    rays0 = _normalised(np.asarray(points0, dtype=np.float64)[essential.inliers], intrinsics0)
+    rays1 = _normalised(np.asarray(points1, dtype=np.float64)[essential.inliers], intrinsics1)
+    # Which of the four decompositions: the one that puts the inliers in front of both cameras. The distance
+    # limit is OpenCV's cut on far points (in baselines); generous, so that scenes far away still vote.
     count, rotation, translation, *_ = cv2.recoverPose(essential.matrix, rays0, rays1, np.eye(3), 1e9)
     if count == 0:
         return None
-    return RelativePose(np.asarray(rotation), np.asarray(translation).reshape(3), essential.inliers)
+    return RelativePose(
+        np.asarray(rotation, np.float64), np.asarray(translation, np.float64).reshape(3), essential.inliers
+    )
 
 
 def _poselib_pose(
@@ -166,7 +176,7 @@ def _clean(points0: npt.ArrayLike, points1: npt.ArrayLike) -> tuple[Array, Array
     xy0, xy1 = (np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in (points0, points1))
     if len(xy0) != len(xy1):
         raise ConfigError(f"matches need as many points in both images, got {len(xy0)} and {len(xy1)}")
-    usable = np.isfinite(xy0).all(axis=1) & np.isfinite(xy1).all(axis=1)
+    usable = np.isfinite(np.concatenate([xy0, xy1], axis=1)).all(axis=1)
     return np.ascontiguousarray(xy0[usable]), np.ascontiguousarray(xy1[usable]), usable
 
 
@@ -182,15 +192,15 @@ def _model(matrix: Array | None, mask: npt.NDArray[Any] | None, usable: Mask) ->
     return RobustModel(matrix, _spread(mask, usable))
 
 
-def _normalised(points: Array, intrinsics: Array) -> Array:
+def _normalised(points: Array, intrinsics: npt.ArrayLike) -> Array:
     """Pixels (N, 2) to coordinates on the plane at depth 1; skew is honoured."""
     homogeneous = np.concatenate([points, np.ones((len(points), 1))], axis=1)
-    rays = homogeneous @ np.linalg.inv(intrinsics).T
+    rays = homogeneous @ np.linalg.inv(np.asarray(intrinsics, dtype=np.float64)).T
     return np.ascontiguousarray(rays[:, :2] / rays[:, 2:])
 
 
 def _usac(options: RansacOptions, threshold: float) -> Any:
-    """OpenCV's parameters behind the flag USAC_MAGSAC, with the seed, which the flag alone does not let one set."""
+    """OpenCV's parameters behind the flag USAC_MAGSAC, with a seed, which the flag does not let one set."""
     import cv2
 
     params = cv2.UsacParams()
