@@ -103,7 +103,10 @@ def load_matches(path: str | os.PathLike[str]) -> Matches:
         raise DataError(f"{path}: {what}; give a .npz, .h5 or .json file of matches")
     # A damaged or foreign file can make its reader raise anything at all.
     try:
-        return _build(*read(path))
+        header, arrays = read(path)
+        if header["format"] == FORMAT and header["version"] > VERSION:
+            raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
+        return _build(header, arrays)
     except CoamError:
         raise
     except PermissionError as error:
@@ -154,10 +157,6 @@ def _grid_from_json(value: Header | None) -> Grid | None:
 def _build(header: Header, arrays: Arrays) -> Matches:
     if header["format"] != FORMAT:
         raise ValueError("another format")
-    if header["version"] > VERSION:
-        raise DataError(
-            f"matches of version {header['version']} are newer than this coam; upgrade coam to read them"
-        )
     checked = {name: _checked(name, arrays[name]) for name in _ARRAYS}
     if len({len(array) for array in checked.values()}) != 1:
         raise ValueError("arrays of different lengths")
