@@ -7,118 +7,17 @@ instead of displacement keeps the geometry, and so the true depth, exact. Needs 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import bpy
 import numpy as np
-
-Color = tuple[float, float, float]
-Socket = Any
+from courtyard_shader import Color, Shader, Socket
 
 
-class Shader:
-    """A material under construction: each method adds nodes and returns the output socket."""
-
-    def __init__(self, name: str) -> None:
-        self.material = bpy.data.materials.new(name)
-        self.material.use_nodes = True
-        self.tree = self.material.node_tree
-        self.tree.nodes.clear()
-        self._geometry = self.add("ShaderNodeNewGeometry")
-
-    def add(self, kind: str, inputs: dict[Any, Any] | None = None, **properties: Any) -> Any:
-        """A node with its properties set and its inputs linked (sockets) or fixed (values)."""
-        node = self.tree.nodes.new(kind)
-        for key, value in properties.items():
-            setattr(node, key, value)
-        for key, value in (inputs or {}).items():
-            if isinstance(value, bpy.types.NodeSocket):
-                self.tree.links.new(value, node.inputs[key])
-            else:
-                socket = node.inputs[key]
-                wants_alpha = socket.type == "RGBA" and len(value) == 3
-                socket.default_value = (*value, 1.0) if wants_alpha else value
-        return node
-
-    def math(self, operation: str, a: Any, b: Any = 0.0, clamp: bool = False) -> Socket:
-        return self.add("ShaderNodeMath", {0: a, 1: b}, operation=operation, use_clamp=clamp).outputs[0]
-
-    def position(self) -> Socket:
-        return self._geometry.outputs["Position"]
-
-    def island(self) -> Socket:
-        return self._geometry.outputs["Random Per Island"]
-
-    def per_object(self) -> Socket:
-        return self.add("ShaderNodeObjectInfo").outputs["Random"]
-
-    def local(self, scale: Color = (1, 1, 1)) -> Socket:
-        coordinates = self.add("ShaderNodeTexCoord").outputs["Object"]
-        return self.add("ShaderNodeVectorMath", {0: coordinates, 1: scale}, operation="MULTIPLY").outputs[0]
-
-    def scaled(self, vector: Socket, scale: Color, offset: Color = (0, 0, 0)) -> Socket:
-        node = self.add("ShaderNodeVectorMath", {0: vector, 1: scale, 2: offset}, operation="MULTIPLY_ADD")
-        return node.outputs[0]
-
-    def wall_coordinates(self, seed: float, wobble: float = 0.0) -> Socket:
-        """(metres along the wall, height, 0) on any vertical face."""
-        p = self.add("ShaderNodeSeparateXYZ", {0: self.position()})
-        n = self.add("ShaderNodeSeparateXYZ", {0: self._geometry.outputs["True Normal"]})
-        faces_x = self.math("GREATER_THAN", self.math("ABSOLUTE", n.outputs[0]), 0.7)
-        along = self.add("ShaderNodeMix", {0: faces_x, 2: p.outputs[0], 3: p.outputs[1]}).outputs[0]
-        shifted = self.math("ADD", along, seed)
-        vector = self.add("ShaderNodeCombineXYZ", {0: shifted, 1: p.outputs[2]}).outputs[0]
-        if not wobble:
-            return vector
-        noise = self.add("ShaderNodeTexNoise", {"Vector": vector, "Scale": 2.5, "Detail": 2.0}).outputs[
-            "Color"
-        ]
-        centred = self.scaled(noise, (wobble, wobble, 0), (-wobble / 2, -wobble / 2, 0))
-        return self.add("ShaderNodeVectorMath", {0: vector, 1: centred}, operation="ADD").outputs[0]
-
-    def noise(self, vector: Socket, scale: float, detail: float = 5.0, rough: float = 0.6) -> Socket:
-        """Fractal noise; octaves finer than a pixel (about 1 cm on the walls) would only cost time."""
-        detail = max(1.0, min(detail, math.log2(1 / (0.007 * scale))))
-        inputs = {"Vector": vector, "Scale": scale, "Detail": detail, "Roughness": rough}
-        return self.add("ShaderNodeTexNoise", inputs).outputs[0]
-
-    def ramp(
-        self, value: Socket, low: float, high: float, to_low: float = 0.0, to_high: float = 1.0
-    ) -> Socket:
-        inputs = {"Value": value, 1: low, 2: high, 3: to_low, 4: to_high}
-        return self.add("ShaderNodeMapRange", inputs, clamp=True).outputs[0]
-
-    def mix(self, factor: Any, a: Any, b: Any, blend: str = "MIX") -> Socket:
-        return self.add("ShaderNodeMixRGB", {0: factor, 1: a, 2: b}, blend_type=blend).outputs[0]
-
-    def palette(self, value: Socket, colors: list[Color], constant: bool = False) -> Socket:
-        node = self.add("ShaderNodeValToRGB", {0: value})
-        stops = node.color_ramp.elements
-        while len(stops) < len(colors):
-            stops.new(0.5)
-        for i, color in enumerate(colors):
-            stops[i].position = i / len(colors) if constant else i / max(1, len(colors) - 1)
-            stops[i].color = (*color, 1.0)
-        node.color_ramp.interpolation = "CONSTANT" if constant else "LINEAR"
-        return node.outputs[0]
-
-    def finish(
-        self,
-        color: Any,
-        roughness: Any = 0.85,
-        height: Any = None,
-        bump: float = 0.4,
-        **more: Any,
-    ) -> bpy.types.Material:
-        """Close the graph with a principled surface; `height` in metres drives the bump."""
-        inputs: dict[Any, Any] = {"Base Color": color, "Roughness": roughness, **more}
-        if height is not None:
-            node = self.add("ShaderNodeBump", {"Height": height, "Strength": bump, "Distance": 1.0})
-            inputs["Normal"] = node.outputs[0]
-        surface = self.add("ShaderNodeBsdfPrincipled", inputs)
-        self.add("ShaderNodeOutputMaterial", {0: surface.outputs[0]})
-        return self.material
+def _mean(colors: list[Color], dirt: float) -> Color:
+    """The average of colours, dimmed by the grime on top."""
+    red, green, blue = (dirt * sum(channel) / len(colors) for channel in zip(*colors, strict=True))
+    return red, green, blue
 
 
 def _weathering(s: Shader, color: Socket, seed: float, strength: float = 1.0) -> Socket:
@@ -165,7 +64,7 @@ def brick_wall(seed: float, a: Color, b: Color, whitewash: float = 0.0) -> bpy.t
         wall = s.wall_coordinates(seed + 7)
         mask = s.ramp(s.noise(wall, 0.9, 12, 0.72), 0.60 - whitewash, 0.66 - whitewash)
         color = s.mix(s.math("MULTIPLY", mask, 0.85), color, (0.62, 0.58, 0.50))
-    return s.finish(_weathering(s, color, seed), 0.9, height, 0.9)
+    return s.finish(_weathering(s, color, seed), 0.9, height, 0.9, _mean([a, b], 0.65))
 
 
 def plaster_wall(seed: float, tint: Color, faded: Color, reveal: float) -> bpy.types.Material:
@@ -193,7 +92,7 @@ def plaster_wall(seed: float, tint: Color, faded: Color, reveal: float) -> bpy.t
     smooth = s.math("ADD", s.math("MULTIPLY", grain, 0.006), s.math("MULTIPLY", crack, -0.01))
     height = s.math("SUBTRACT", smooth, s.math("MULTIPLY", mask, 0.025))
     height = s.math("ADD", height, s.math("MULTIPLY", mask, brick_height))
-    return s.finish(_weathering(s, color, seed), 0.92, height, 0.9)
+    return s.finish(_weathering(s, color, seed), 0.92, height, 0.9, _mean([tint, faded], 0.65))
 
 
 def rubble_wall(seed: float, stones: list[Color], size: float = 0.38) -> bpy.types.Material:
@@ -221,7 +120,7 @@ def rubble_wall(seed: float, stones: list[Color], size: float = 0.38) -> bpy.typ
     color = s.mix(joint, color, (0.42, 0.38, 0.31))
     dome = s.math("MULTIPLY", s.ramp(edge, 0.02, 0.22), 0.04)
     height = s.math("ADD", dome, s.math("MULTIPLY", grain, 0.03))
-    return s.finish(_weathering(s, color, seed, 0.8), 0.9, height, 0.9)
+    return s.finish(_weathering(s, color, seed, 0.8), 0.9, height, 0.9, _mean(stones, 0.6))
 
 
 def ashlar(seed: float, a: Color, b: Color, width: float = 0.62, row: float = 0.34) -> bpy.types.Material:
@@ -246,7 +145,7 @@ def ashlar(seed: float, a: Color, b: Color, width: float = 0.62, row: float = 0.
     color = s.mix(lichen, color, (0.40, 0.36, 0.16))
     joint = s.math("MULTIPLY", tex.outputs[1], 0.02)
     height = s.math("SUBTRACT", s.math("MULTIPLY", pits, 0.025), joint)
-    return s.finish(_weathering(s, color, seed, 0.9), 0.88, height, 0.8)
+    return s.finish(_weathering(s, color, seed, 0.9), 0.88, height, 0.8, _mean([a, b], 0.55))
 
 
 def paving() -> bpy.types.Material:
@@ -283,7 +182,7 @@ def paving() -> bpy.types.Material:
     color = s.mix(s.math("MULTIPLY", wet, 0.55), color, (0.3, 0.3, 0.3), "MULTIPLY")
     dome = s.math("MULTIPLY", s.ramp(edge, 0.02, 0.25), 0.035)
     height = s.math("ADD", dome, s.math("MULTIPLY", grain, 0.012))
-    return s.finish(color, s.ramp(wet, 0, 1, 0.85, 0.45), height, 0.9)
+    return s.finish(color, s.ramp(wet, 0, 1, 0.85, 0.45), height, 0.9, _mean(stones, 0.75))
 
 
 def wood(color: Color, axis: int, paint: Color | None = None, worn: float = 0.5) -> bpy.types.Material:
@@ -309,7 +208,7 @@ def wood(color: Color, axis: int, paint: Color | None = None, worn: float = 0.5)
         )
     dirt = s.ramp(s.noise(s.position(), 2.3, 7), 0.45, 0.7, 0, 0.6)
     base = s.mix(dirt, base, (0.35, 0.31, 0.26), "MULTIPLY")
-    return s.finish(base, 0.75, s.math("MULTIPLY", grain, 0.006), 0.6)
+    return s.finish(base, 0.75, s.math("MULTIPLY", grain, 0.006), 0.6, _mean([paint or color], 0.6))
 
 
 def stone(seed: float, color: Color, mottled: float = 0.6, roughness: float = 0.85) -> bpy.types.Material:
@@ -324,7 +223,7 @@ def stone(seed: float, color: Color, mottled: float = 0.6, roughness: float = 0.
     base = s.mix(lichen, base, (0.30, 0.27, 0.12))
     stain = s.ramp(s.noise(p, 1.9, 8, 0.7), 0.45, 0.62, 0, 0.6)
     base = s.mix(stain, base, (0.36, 0.33, 0.24), "MULTIPLY")
-    return s.finish(base, roughness, s.math("MULTIPLY", pits, 0.02), 0.7)
+    return s.finish(base, roughness, s.math("MULTIPLY", pits, 0.02), 0.7, _mean([color], 0.55))
 
 
 def polished(color: Color, veins: Color, roughness: float) -> bpy.types.Material:
@@ -343,13 +242,22 @@ def metal(color: Color, rust: float) -> bpy.types.Material:
     n = s.noise(s.position(), 9, 9, 0.75)
     mask = s.ramp(n, 0.62 - rust, 0.70 - rust)
     base = s.mix(mask, color, s.mix(s.noise(s.position(), 40, 4), (0.24, 0.09, 0.035), (0.11, 0.045, 0.02)))
-    return s.finish(base, s.ramp(mask, 0, 1, 0.4, 0.95), s.math("MULTIPLY", n, 0.01), 0.4, Metallic=0.55)
+    return s.finish(
+        base,
+        s.ramp(mask, 0, 1, 0.4, 0.95),
+        s.math("MULTIPLY", n, 0.01),
+        0.4,
+        _mean([color], 1.0),
+        Metallic=0.55,
+    )
 
 
 def leaves(colors: list[Color]) -> bpy.types.Material:
     """One tone per leaf."""
     s = Shader("leaves")
-    return s.finish(s.palette(s.island(), colors), 0.55, **{"Specular IOR Level": 0.3})
+    return s.finish(
+        s.palette(s.island(), colors), 0.55, average=_mean(colors, 1.0), **{"Specular IOR Level": 0.3}
+    )
 
 
 def roof_tiles(seed: float) -> bpy.types.Material:
@@ -370,7 +278,9 @@ def roof_tiles(seed: float) -> bpy.types.Material:
     color = s.palette(tone, colors)
     moss = s.ramp(s.noise(s.position(), 1.4, 9, 0.72), 0.50, 0.62, 0, 0.75)
     color = s.mix(moss, color, (0.13, 0.13, 0.07))
-    return s.finish(color, 0.9, s.math("MULTIPLY", s.noise(s.position(), 30, 5), 0.01), 0.5)
+    return s.finish(
+        color, 0.9, s.math("MULTIPLY", s.noise(s.position(), 30, 5), 0.01), 0.5, _mean(colors, 0.7)
+    )
 
 
 def cloth(a: Color, b: Color | None, stripes: float = 7.0) -> bpy.types.Material:
@@ -383,7 +293,7 @@ def cloth(a: Color, b: Color | None, stripes: float = 7.0) -> bpy.types.Material
         band = s.math("GREATER_THAN", s.math("FRACT", s.math("MULTIPLY", u, stripes)), 0.5)
         color = s.mix(band, a, b)
     fade = s.ramp(s.noise(s.position(), 3, 8, 0.7), 0.35, 0.7, 0, 0.6)
-    return s.finish(s.mix(fade, color, (0.55, 0.5, 0.42), "MULTIPLY"), 0.9)
+    return s.finish(s.mix(fade, color, (0.55, 0.5, 0.42), "MULTIPLY"), 0.9, average=_mean([a, b or a], 0.8))
 
 
 def glass(lit: Color | None) -> tuple[bpy.types.Material, Any]:

@@ -356,7 +356,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to fill")
-    parser.add_argument("--samples", type=int, default=10, help="Cycles samples per pixel")
+    parser.add_argument("--samples", type=int, default=8, help="Cycles samples per pixel")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="below 1: pictures only, for a quick look")
     parser.add_argument("--views", nargs="*", help="only these, pictures only")
