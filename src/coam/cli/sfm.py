@@ -1,0 +1,123 @@
+"""`coam sfm PHOTOS -o MODEL`: photos to a 3D model."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coam.sfm.pipeline import MatchAll, SfmOptions
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sfm")(sfm)
+
+
+def sfm(
+    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder of photos of one place or object.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model folder; run again to go on.")],
+    model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    resolution: Annotated[
+        int | None, typer.Option(min=32, max=8192, help="Long side in pixels at which photos are matched.")
+    ] = None,
+    max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
+    pairing: Annotated[str, typer.Option(help="auto, exhaustive, sequential or retrieval.")] = "auto",
+    pairs: Annotated[Path | None, typer.Option(help="A file with two photo names per line, instead.")] = None,
+    neighbours: Annotated[int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")] = 20,
+    tracks: Annotated[str, typer.Option(help="Sub-pixel tracks: quantised, merged or refined.")] = "refined",
+    mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
+    cameras: Annotated[
+        Path | None, typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all).")
+    ] = None,
+    camera_model: Annotated[str, typer.Option(help="COLMAP camera model where none is given.")] = "SIMPLE_RADIAL",
+    share_camera: Annotated[str, typer.Option(help="auto, all (one camera took every photo) or none.")] = "auto",
+    masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
+) -> None:
+    """Build a 3D model from a folder of photos; a killed run goes on where it was."""
+    from coam.errors import ConfigError, MissingExtraError
+
+    try:
+        import pycolmap  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("pycolmap", "sfm") from error
+
+    from coam.sfm.intrinsics import CameraChoice, read_intrinsics_list
+    from coam.sfm.mapping import MapperOptions
+    from coam.sfm.photos import list_photo_files
+    from coam.sfm.pipeline import SfmOptions, run_sfm
+
+    for value, allowed, name in (
+        (tracks, ("quantised", "merged", "refined"), "--tracks"),
+        (mapper, ("incremental", "global"), "--mapper"),
+        (share_camera, ("auto", "all", "none"), "--share-camera"),
+        (pairing, ("auto", "exhaustive", "sequential", "retrieval"), "--pairing"),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{name} {value}: choose {', '.join(allowed)}")
+    list_photo_files(photos)  # a wrong folder is named before the model is loaded
+    given = read_intrinsics_list(cameras) if cameras is not None else None
+    options = SfmOptions(
+        pairing=pairing,  # type: ignore[arg-type]
+        pairs_file=None if pairs is None else str(pairs),
+        neighbours=neighbours,
+        cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
+        tracks=tracks,  # type: ignore[arg-type]
+        mapper=MapperOptions(mapper=mapper, refine_intrinsics=given is None),  # type: ignore[arg-type]
+        masks=None if masks is None else str(masks),
+        workers=workers,
+    )
+    load = partial(load_for_sfm, model, device, resolution, max_matches)
+    run(photos, output, load, options, workers, ray, as_json, run_sfm)
+
+
+def load_for_sfm(model: str | None, device: str, resolution: int | None, max_matches: int) -> Any:
+    """The matcher of these options; also called in worker processes."""
+    from coam.matcher import load_matcher
+
+    given: dict[str, Any] = {"model": model, "resolution": resolution, "max_matches": max_matches}
+    return load_matcher(device=device, **{key: value for key, value in given.items() if value is not None})
+
+
+def run(
+    photos: Path, output: Path, load: Any, options: SfmOptions, workers: int, ray: str | None, as_json: bool, run_sfm: Any
+) -> None:
+    """Reconstruct and report."""
+    quiet = as_json
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line)
+
+    match_all = spread(load, workers, ray, not quiet)
+    summary = run_sfm(photos, output, load(), options, say, match_all, show_progress=not quiet)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    for line in summary["warnings"]:
+        typer.echo(f"warning: {line}")
+    typer.echo(
+        f"{summary['registered_images']} of {summary['photos']} photos registered, {summary['sparse_points']} points, "
+        f"track length {summary['mean_track_length']:.2f}, reprojection error {summary['mean_reprojection_error']:.2f} px; "
+        f"dense points: {summary['dense_points'] or 'not computed'}"
+    )
+    typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")
+
+
+def spread(load: Any, workers: int, ray: str | None, show_progress: bool) -> MatchAll | None:
+    """How matching is spread; None: in this process."""
+    if ray is None and workers == 1:
+        return None
+    from coam.distributed import match_on_processes, match_on_ray
+
+    if ray is not None:
+        return partial(match_on_ray, load=load, address=ray, workers=workers, show_progress=show_progress)
+    return partial(match_on_processes, load=load, workers=workers, show_progress=show_progress)
