@@ -6,6 +6,8 @@ column's maximum" compares a number with itself and needs no tolerance, whatever
 
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
 is the first maximum of column j.
+
+On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -69,8 +72,13 @@ def mutual_nearest(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None
     """Exact mutual nearest neighbours of descriptors0 (N, D) and descriptors1 (M, D) by inner product.
 
     `chunk` is the number of rows compared at a time: memory grows with it, the result does not depend on it
-    (beyond the rounding of the matrix product). The default keeps a chunk's similarities under 64 MB.
+    (beyond the rounding of the matrix product). The default keeps a chunk's similarities under 64 MB; on a
+    CUDA device with Triton it is the fused kernel, which has none.
     """
+    if chunk is None and _can_fuse(descriptors0, descriptors1):
+        from coam.matching.mutual_triton import fused_mutual_nearest
+
+        return fused_mutual_nearest(descriptors0, descriptors1)
     return _mutual(descriptors0, descriptors1, chunk, None)
 
 
@@ -86,6 +94,10 @@ def dual_softmax_nearest(
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     softmax = _DualSoftmax(descriptors0, descriptors1, temperature)
+    if chunk is None and softmax.common_shift is not None and _can_fuse(descriptors0, descriptors1):
+        from coam.matching.mutual_triton import fused_mutual_nearest
+
+        return fused_mutual_nearest(descriptors0, descriptors1, temperature, softmax.common_shift)
     return _mutual(descriptors0, descriptors1, chunk, softmax)
 
 
@@ -116,6 +128,14 @@ def top_k(matches: MutualMatches, k: int) -> MutualMatches:
         matches.similarity[best],
         None if matches.probability is None else matches.probability[best],
     )
+
+
+def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
+    if descriptors0.device.type != "cuda" or not torch.version.cuda or find_spec("triton") is None:
+        return False
+    from coam.matching.mutual_triton import is_supported
+
+    return is_supported(descriptors0, descriptors1)
 
 
 def _mutual(

@@ -1,0 +1,136 @@
+"""The fused kernel against the plain search: in Triton's interpreter without a GPU, compiled with one.
+
+The interpreter must be chosen before Triton is imported, so without a GPU the tests run in their own process.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from coam.matching.mutual import dual_softmax_nearest, mutual_nearest
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not INTERPRETED
+DEVICE = "cuda" if ON_GPU else "cpu"
+needs_kernel = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="runs in the interpreter's own process")
+
+
+@pytest.mark.skipif(INTERPRETED or ON_GPU, reason="the tests run in this process")
+def test_in_the_interpreter():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if "only 0-dimensional arrays can be converted" in run.stdout:
+        pytest.skip("this Triton's interpreter does not work with this numpy")
+    assert run.returncode == 0, run.stdout
+    assert " passed" in run.stdout
+
+
+def tied(count: int, size: int, seed: int) -> Tensor:
+    return torch.randint(-1, 2, (count, size), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def sixteenths(count: int, size: int, seed: int) -> Tensor:
+    """Nearly unit vectors of multiples of 1/16: products are exact in every type and order of summation."""
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
+    return unit.mul(16).round().div(16)
+
+
+def assert_equal_to_plain_search(descriptors0: Tensor, descriptors1: Tensor) -> None:
+    from coam.matching.mutual_triton import KernelShape, fused_mutual_nearest
+
+    shape = KernelShape(block_rows=16, tile_columns=16, warps=4, stages=2)
+    fused = fused_mutual_nearest(descriptors0.to(DEVICE), descriptors1.to(DEVICE), shape=shape)
+    plain = mutual_nearest(descriptors0, descriptors1)
+    assert torch.equal(fused.index0.cpu(), plain.index0)
+    assert torch.equal(fused.index1.cpu(), plain.index1)
+    assert torch.equal(fused.similarity.cpu(), plain.similarity)
+    assert fused.index0.dtype == fused.index1.dtype == torch.int64
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SIZES = [(1, 1, 3), (7, 5, 16), (40, 70, 3), (16, 16, 16), (65, 130, 20), (33, 1, 5), (1, 33, 5)]
+
+
+@needs_kernel
+@pytest.mark.parametrize(("rows", "columns", "size"), SIZES)
+@pytest.mark.parametrize("make", [tied, sixteenths])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equals_the_plain_search(rows, columns, size, make, dtype):
+    if dtype == torch.bfloat16 and INTERPRETED:
+        pytest.skip("Triton's interpreter multiplies the bits of bfloat16, not the numbers")
+    assert_equal_to_plain_search(make(rows, size, 1).to(dtype), make(columns, size, 2).to(dtype))
+
+
+@needs_kernel
+def test_slabs_of_rows_are_joined(monkeypatch):
+    monkeypatch.setattr("coam.matching.mutual_triton.SLAB_BLOCKS", 2)  # 32 rows a slab: four slabs
+    assert_equal_to_plain_search(tied(100, 4, 3), tied(60, 4, 4))
+
+
+@needs_kernel
+def test_splits_of_columns_are_joined(monkeypatch):
+    monkeypatch.setattr("coam.matching.mutual_triton._splits", lambda blocks, tiles, shape, device: 3)
+    assert_equal_to_plain_search(tied(30, 4, 5), tied(150, 4, 6))
+
+
+@needs_kernel
+def test_a_tied_row_above_takes_the_column_even_if_it_prefers_another():
+    assert_equal_to_plain_search(
+        torch.tensor([[1.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    )
+
+
+@needs_kernel
+def test_all_equal_and_signed_zeros():
+    assert_equal_to_plain_search(torch.ones(40, 4), torch.ones(50, 4))
+    assert_equal_to_plain_search(torch.zeros(20, 4), -torch.ones(40, 4))
+
+
+@needs_kernel
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+def test_dual_softmax(temperature):
+    from coam.matching.mutual_triton import KernelShape, fused_mutual_nearest
+
+    descriptors0, descriptors1 = sixteenths(50, 16, 7), sixteenths(83, 16, 8)
+    bound = float(descriptors0.norm(dim=1).max() * descriptors1.norm(dim=1).max())
+    shape = KernelShape(block_rows=16, tile_columns=16, warps=4, stages=2)
+    fused = fused_mutual_nearest(
+        descriptors0.to(DEVICE), descriptors1.to(DEVICE), temperature, bound, shape=shape
+    )
+    plain = dual_softmax_nearest(descriptors0, descriptors1, temperature)
+    assert torch.equal(fused.index0.cpu(), plain.index0)
+    assert torch.equal(fused.index1.cpu(), plain.index1)
+    assert fused.probability is not None
+    assert plain.probability is not None
+    torch.testing.assert_close(fused.probability.cpu(), plain.probability, atol=1e-5, rtol=1e-4)
+
+
+@needs_kernel
+def test_what_is_supported():
+    from coam.matching.mutual_triton import is_supported
+
+    ones = torch.ones(4, 8)
+    assert is_supported(ones, ones)
+    assert is_supported(ones.half(), ones.half())
+    assert not is_supported(ones, ones.half())
+    assert not is_supported(ones.double(), ones.double())
+    assert not is_supported(ones[:0], ones)
+    assert not is_supported(torch.ones(4, 257), torch.ones(4, 257))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("make", [tied, sixteenths])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_public_search_on_the_gpu(make, dtype):
+    descriptors0, descriptors1 = make(4096, 64, 9).to(dtype), make(5000, 64, 10).to(dtype)
+    fused = mutual_nearest(descriptors0.cuda(), descriptors1.cuda())
+    plain = mutual_nearest(descriptors0, descriptors1)
+    assert torch.equal(fused.index0.cpu(), plain.index0)
+    assert torch.equal(fused.index1.cpu(), plain.index1)
