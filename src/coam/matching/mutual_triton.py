@@ -2,13 +2,13 @@
 
 A program keeps one block of rows and streams tiles of columns past it. The similarity of a tile lives in
 registers only. What is written per program: the best value and column of each row, and per tile the largest
-value of each column; so memory grows with rows * columns / block, a hundredth of the matrix and less, and rows
-are taken in slabs, which bounds it.
+value of each column; so memory grows with rows * columns / block, a hundredth of the matrix and less, and
+rows are taken in slabs, which bounds it.
 
 Finding the place of a maximum costs more than finding its value, and the matrix units leave little time per
-entry. So columns keep their value and the block of rows it came from; whether a matched row is the FIRST row of
-its block with that value (ties!) is settled afterwards by a second, small kernel, which compares each block of
-rows with only those columns that the rows of the block chose.
+entry. So columns keep their value and the block of rows it came from; whether a matched row is the FIRST row
+of its block with that value (ties!) is settled afterwards by a second, small kernel, which compares a block
+of rows with only those columns that the rows of the block chose.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Speed and memory, one command each; nothing here is part of the package."""
