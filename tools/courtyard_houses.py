@@ -148,7 +148,7 @@ def back_house(yard: Courtyard, house: Matrix) -> None:
     lantern(yard, annexe @ place(2.55, 0, 2.6), iron)
     poster(house @ place(7.6, -0.012, 2.15), 0.62, 0.85, 5)
     poster(house @ place(2.5, -0.012, 1.9, tilt=(0, 3)), 0.55, 0.78, 9)
-    graffiti(house @ place(7.5, -0.068, 1.25), 1.9, 0.9, 3)
+    graffiti(house @ place(7.5, -0.008, 1.75), 1.7, 0.85, 3)
     sign(annexe @ place(2.55, -0.03, 3.05), iron)
 
 
