@@ -125,7 +125,7 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
     write_json(folder / "compare.json", comparison)
     a, b = (escape(comparison[side]["matcher"]) for side in "ab")
     parts = [f"<h1>{escape(comparison['benchmark'])}: {a} against {b}</h1>"]
-    note = "B - A with 95 % bootstrap intervals on the same resampled sequences. Real: the interval leaves out 0."
+    note = "B - A with 95 % bootstrap intervals, same resampled sequences. Real: the interval leaves out 0."
     parts.append(f'<p class="lead">A is {a}, B is {b}; {comparison["pairs"]} shared pairs. {note}</p>')
     if comparison["curves"]:
         axes = (comparison["curve_axes"][0], comparison["curve_axes"][1])

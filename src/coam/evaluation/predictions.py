@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,10 +73,20 @@ class PredictionStore:
     def finished(self) -> dict[str, str]:
         """name -> fingerprint of the photos, for every pair that is done."""
         done = {key: str(value) for key, value in self._attributes().items()}
-        for part in self.parts.glob("*.npz") if self.parts.exists() else ():
-            with np.load(part, allow_pickle=False) as data:
-                done[str(data["name"])] = str(data["fingerprint"])
+        for arrays in self._finished_parts().values():
+            done[str(arrays["name"])] = str(arrays["fingerprint"])
         return done
+
+    def _finished_parts(self) -> dict[str, dict[str, Any]]:
+        """Key -> content of each finished part; one that a power cut left unreadable is computed again."""
+        found = {}
+        for part in sorted(self.parts.glob("*.npz")) if self.parts.exists() else ():
+            try:
+                with np.load(part, allow_pickle=False) as data:
+                    found[part.stem] = dict(data)
+            except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+                part.unlink()
+        return found
 
     def _attributes(self) -> dict[str, Any]:
         if not self.file.exists():
@@ -101,29 +112,25 @@ class PredictionStore:
         temporary = target.with_suffix(".tmp")
         with open(temporary, "wb") as file:
             np.savez(file, **_to_arrays(pair, matches))
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(temporary, target)
 
     def fold(self) -> None:
         """Move finished parts into the one .h5."""
         if not self.parts.exists():
             return
-        parts = sorted(self.parts.glob("*.npz"))
+        parts = self._finished_parts()
         if parts:
             import h5py
 
             temporary = self.file.with_suffix(".tmp")
+            temporary.unlink(missing_ok=True)
             if self.file.exists():
                 _open(self.file).close()  # damaged: say so before copying it
                 shutil.copyfile(self.file, temporary)
-            else:
-                temporary.unlink(missing_ok=True)
             with h5py.File(temporary, "a") as store:
                 store.attrs["identity"] = json.dumps(self.identity, sort_keys=True)
-                for part in parts:
-                    with np.load(part, allow_pickle=False) as data:
-                        _write_group(store, part.stem, dict(data))
+                for key, arrays in parts.items():
+                    _write_group(store, key, arrays)
             os.replace(temporary, self.file)
         shutil.rmtree(self.parts)
 

@@ -48,6 +48,15 @@ def _resamples(sequences: Sequence[Hashable], count: int, seed: int) -> list[npt
     return [np.concatenate([blocks[choice] for choice in draw]) for draw in draws]
 
 
+def _central_95(drawn: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """2.5 and 97.5 % quantiles; taken from the sample itself, because between infinities nothing interpolates."""
+    known = drawn[~np.isnan(drawn)]
+    if len(known) == 0:
+        return float("nan"), float("nan")
+    low, high = np.percentile(known, [2.5, 97.5], method="inverted_cdf")
+    return float(low), float(high)
+
+
 def bootstrap(
     statistic: Statistic, sequences: Sequence[Hashable], *, resamples: int = 1000, seed: int = 0
 ) -> Interval:
@@ -58,8 +67,12 @@ def bootstrap(
     if len(set(sequences)) < 2:
         return Interval(value, float("nan"), float("nan"))
     drawn = np.asarray([statistic(index) for index in _resamples(sequences, resamples, seed)])
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
-    return Interval(value, float(low), float(high))
+    return Interval(value, *_central_95(drawn))
+
+
+def _difference(b: float, a: float) -> float:
+    """b - a, where two failures (inf) are equally bad."""
+    return 0.0 if a == b else b - a
 
 
 def compare_paired(
@@ -72,10 +85,11 @@ def compare_paired(
 ) -> PairedComparison:
     """Is b better than a? Both see the SAME resampled pairs, so what is hard for both cancels."""
     whole = np.arange(len(sequences), dtype=np.int64)
-    value = statistic_b(whole) - statistic_a(whole)
+    value = _difference(statistic_b(whole), statistic_a(whole))
     if len(set(sequences)) < 2:
         return PairedComparison(Interval(value, float("nan"), float("nan")), float("nan"))
-    drawn = np.asarray([statistic_b(i) - statistic_a(i) for i in _resamples(sequences, resamples, seed)])
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    drawn = np.asarray(
+        [_difference(statistic_b(i), statistic_a(i)) for i in _resamples(sequences, resamples, seed)]
+    )
     better = float((drawn > 0).mean() + 0.5 * (drawn == 0).mean())
-    return PairedComparison(Interval(value, float(low), float(high)), better)
+    return PairedComparison(Interval(value, *_central_95(drawn)), better)

@@ -59,10 +59,11 @@ def estimate_homography(
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Homography 0 -> 1 from matches with outliers; the threshold is on the transfer error in pixels."""
+    chosen = _choose(estimator)
     xy0, xy1, usable = _clean(points0, points1)
-    if len(xy0) < 4:
+    if _distinct(xy0, xy1) < 4:
         return None
-    if _choose(estimator) == "poselib":
+    if chosen == "poselib":
         matrix, mask = _poselib_call(
             "estimate_homography", xy0, xy1, _poselib_options(options, "max_reproj_error")
         )
@@ -78,10 +79,11 @@ def estimate_fundamental(
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Fundamental matrix (x1^T F x0 = 0) from matches with outliers; the threshold is in pixels."""
+    chosen = _choose(estimator)
     xy0, xy1, usable = _clean(points0, points1)
-    if len(xy0) < 8:
+    if _distinct(xy0, xy1) < 8:
         return None
-    if _choose(estimator) == "poselib":
+    if chosen == "poselib":
         matrix, mask = _poselib_call(
             "estimate_fundamental", xy0, xy1, _poselib_options(options, "max_epipolar_error")
         )
@@ -105,7 +107,7 @@ def estimate_essential(
             return None
         return RobustModel(cross_matrix(pose.translation) @ pose.rotation, pose.inliers)
     xy0, xy1, usable = _clean(points0, points1)
-    if len(xy0) < 5:
+    if _distinct(xy0, xy1) < 5:
         return None
     k0, k1 = np.asarray(intrinsics0, dtype=np.float64), np.asarray(intrinsics1, dtype=np.float64)
     # Pixels and camera matrices, not rays: OpenCV's MAGSAC loses accuracy when the threshold is tiny.
@@ -151,7 +153,7 @@ def _poselib_pose(
     options: RansacOptions,
 ) -> RelativePose | None:
     xy0, xy1, usable = _clean(points0, points1)
-    if len(xy0) < 5:
+    if _distinct(xy0, xy1) < 5:
         return None
     cameras = [_poselib_camera(np.asarray(k, dtype=np.float64)) for k in (intrinsics0, intrinsics1)]
     settings = _poselib_options(options, "max_epipolar_error")
@@ -178,6 +180,11 @@ def _clean(points0: npt.ArrayLike, points1: npt.ArrayLike) -> tuple[Array, Array
         raise ConfigError(f"matches need as many points in both images, got {len(xy0)} and {len(xy1)}")
     usable = np.isfinite(np.concatenate([xy0, xy1], axis=1)).all(axis=1)
     return np.ascontiguousarray(xy0[usable]), np.ascontiguousarray(xy1[usable]), usable
+
+
+def _distinct(points0: Array, points1: Array) -> int:
+    """How many different matches there are: a repeated one fixes no more than a single one."""
+    return len(np.unique(np.concatenate([points0, points1], axis=1), axis=0))
 
 
 def _spread(mask: npt.NDArray[Any], usable: Mask) -> Mask:

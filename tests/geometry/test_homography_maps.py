@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from coam.geometry.homography import apply_homography, corner_error, fit_homography, scaled_homography
+
+
+def test_apply_divides_by_the_third_coordinate() -> None:
+    homography = [[2, 0, 1], [0, 1, 0], [0, 0, 2]]
+    assert apply_homography(homography, [[3, 4]]).tolist() == [[3.5, 2.0]]
+
+
+def test_a_point_sent_to_infinity_is_inf_not_nan() -> None:
+    homography = [[1, 0, 0], [0, 1, 0], [1, 0, -1]]  # x = 1 goes to infinity
+    mapped = apply_homography(homography, [[1, 0], [1, 1], [2, 4]])
+    assert np.isinf(mapped[:2]).all()
+    assert mapped[2].tolist() == [2.0, 4.0]
+
+
+def test_no_points() -> None:
+    assert apply_homography(np.eye(3), np.zeros((0, 2))).shape == (0, 2)
+
+
+def test_corner_error_of_a_shift_is_its_length() -> None:
+    shift = [[1, 0, 3], [0, 1, 4], [0, 0, 1]]
+    assert corner_error(shift, np.eye(3), (640, 480)) == pytest.approx(5.0)
+
+
+def test_corner_error_of_a_scale_about_the_origin() -> None:
+    # Corners of an 11 x 11 image are at 0 and 10: they move by 0, 10, 10 and sqrt(200).
+    scale = np.diag([2.0, 2.0, 1.0])
+    assert corner_error(scale, np.eye(3), (11, 11)) == pytest.approx((0 + 10 + 10 + np.sqrt(200)) / 4)
+
+
+def test_no_estimate_is_an_infinite_error() -> None:
+    assert corner_error(None, np.eye(3), (640, 480)) == float("inf")
+
+
+def test_scaled_homography_commutes_with_our_resize() -> None:
+    homography = np.array([[1.1, 0.02, 5], [-0.03, 0.95, -7], [1e-4, -2e-4, 1]])
+    scale0, scale1 = (0.5, 0.25), (2.0, 3.0)
+    point = np.array([[37.0, 91.0]])
+    direct = (apply_homography(homography, point) + 0.5) * scale1 - 0.5
+    resized = (point + 0.5) * scale0 - 0.5
+    np.testing.assert_allclose(
+        apply_homography(scaled_homography(homography, scale0, scale1), resized), direct
+    )
+
+
+def test_fit_recovers_an_exact_map() -> None:
+    homography = np.array([[1.1, 0.02, 5], [-0.03, 0.95, -7], [1e-4, -2e-4, 1]])
+    points = np.array([[0, 0], [600, 10], [620, 470], [5, 480], [300, 200.0]])
+    fitted = fit_homography(points, apply_homography(homography, points))
+    assert fitted is not None
+    np.testing.assert_allclose(fitted, homography, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "points", [np.zeros((5, 2)), np.array([[0, 0], [1, 1], [2, 2], [3, 3.0]]), np.zeros((3, 2))]
+)
+def test_fit_of_points_that_fix_nothing_is_none(points: np.ndarray) -> None:
+    assert fit_homography(points, points) is None
