@@ -58,7 +58,8 @@ def make_explanation(**changes):
     attention[4, 7] = 1
     fields = {
         "image0": photo, "image1": photo, "point": (75.0, 50.0), "best": (35.0, 25.0),
-        "similarity": similarity, "attention": {"1/32": attention, "1/16": attention}, "distinctiveness0": similarity,
+        "similarity": similarity,
+        "attention": {"1/32": attention, "1/16": attention}, "distinctiveness0": similarity,
         "distinctiveness1": similarity,
     }  # fmt: skip
     return SimpleNamespace(**(fields | changes))

@@ -84,7 +84,7 @@ def upright_scene(
         rgb,
         placed.astype(np.float32),
         [view.name for view in views],
-        float(np.clip(2.1 * reach, 2.6, 8.0)),
+        float(np.clip(1.6 * reach, 2.6, 5.0)),
     )
 
 

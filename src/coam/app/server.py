@@ -1,0 +1,119 @@
+"""Starting the web app: on this machine only, with its own temporary folder that goes when it ends."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coam.app.engine import MatcherLoader, default_loader
+from coam.app.interface import create_app
+from coam.app.limits import DEFAULT_LIMITS, Limits
+from coam.app.settings import import_gradio
+from coam.errors import ConfigError
+
+HOST = "127.0.0.1"
+# What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "media-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "frame-src 'self' data: blob:",
+        "frame-ancestors 'self'",
+        "form-action 'self'",
+        "base-uri 'self'",
+    )
+)
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class OnlyThisHost:
+    """ASGI middleware: every answer forbids the page to ask other hosts for anything."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"content-security-policy", _POLICY.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"referrer-policy", b"no-referrer"),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
+
+
+@contextmanager
+def running_app(
+    port: int | None = None,
+    *,
+    matcher_loader: MatcherLoader = default_loader,
+    limits: Limits = DEFAULT_LIMITS,
+    open_browser: bool = False,
+) -> Iterator[str]:
+    """Serve the app on loopback while the context is open; gives its address.
+
+    port: a free one is taken when none is given. All uploads and results live in one temporary folder, which
+    is removed at the end.
+    """
+    before = {name: os.environ.get(name) for name in ("GRADIO_TEMP_DIR", "TMPDIR")}
+    kept_tempdir = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="coam-app-", ignore_cleanup_errors=True) as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        app = None
+        try:
+            app = create_app(matcher_loader, limits)
+            yield _launch(app, port, limits, open_browser)
+        finally:
+            if app is not None:
+                app.close(verbose=False)
+            tempfile.tempdir = kept_tempdir
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> str:
+    from starlette.middleware import Middleware
+
+    gradio = import_gradio()
+    theme = gradio.themes.Default(
+        primary_hue="amber", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]
+    )
+    try:
+        _, address, _ = app.launch(
+            server_name=HOST,
+            server_port=port,
+            share=False,
+            inbrowser=open_browser,
+            prevent_thread_lock=True,
+            quiet=True,
+            show_error=False,
+            max_file_size=limits.upload_bytes,
+            allowed_paths=[],
+            enable_monitoring=False,
+            strict_cors=True,
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=False,
+            footer_links=[],
+            theme=theme,
+            app_kwargs={"middleware": [Middleware(OnlyThisHost)], "docs_url": None, "redoc_url": None},
+        )
+    except OSError as error:
+        raise ConfigError(f"port {port} cannot be used; choose another with --port") from error
+    return str(address)

@@ -1,0 +1,39 @@
+"""`coam app`: the web app on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("app")(serve)
+
+
+def serve(
+    port: Annotated[
+        int | None, typer.Option(min=1024, max=65535, help="Port on this machine; a free one if not given.")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+) -> None:
+    """Look at matches and attention in the browser; reachable from this machine only. Ctrl-C ends it."""
+    import signal
+    import threading
+
+    from coam.app import running_app
+
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
+
+    def load(model: str):  # type: ignore[no-untyped-def]
+        from coam.matcher import load_matcher
+
+        return load_matcher(model, device=device)
+
+    with running_app(port, matcher_loader=load, open_browser=open_browser) as address:
+        typer.echo(f"coam is at {address} (this machine only); Ctrl-C ends it")
+        while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
+            pass
