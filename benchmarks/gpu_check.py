@@ -8,6 +8,7 @@ Needs torch with CUDA and Triton, nothing else. Ends with code 1 if a check fail
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -20,10 +21,9 @@ from torch import Tensor
 
 from coam.matching.mutual import dual_softmax_nearest, mutual_nearest
 from coam.matching.mutual_triton import (
-    FULL_PRECISION,
-    HALF_PRECISION,
     KernelShape,
     _search_slab,
+    default_shape,
     fused_mutual_nearest,
 )
 
@@ -143,7 +143,7 @@ def time_sizes() -> list[dict[str, Any]]:
         for type_name, dtype in TYPES.items():
             a, b = unit(count, 64, 5).to(dtype), unit(count, 64, 6).to(dtype)
             flops = 2.0 * count * count * 64
-            shape = FULL_PRECISION if dtype == torch.float32 else HALF_PRECISION
+            shape = default_shape(dtype, with_sums=False)
             actions: dict[str, Callable[[], Any]] = {
                 "kernel and its reductions": lambda a=a, b=b, s=shape: _search_slab(a, b, None, 0.0, s),
                 "mutual_nearest, fused": lambda a=a, b=b: mutual_nearest(a, b),
@@ -159,23 +159,34 @@ def time_sizes() -> list[dict[str, Any]]:
 
 def tune() -> list[dict[str, Any]]:
     """Time of the fused search by kernel shape; shapes that do not fit the device say so."""
-    rows = []
     a, b = unit(65536, 64, 7).half(), unit(65536, 64, 8).half()
-    flops = 2.0 * 65536 * 65536 * 64
-    for block in (64, 128, 256):
-        for tile in (32, 64, 128, 256):
-            for warps in (4, 8):
-                for stages in (2, 3, 4):
-                    if block * tile / (32 * warps) > 128 or block * tile / (32 * warps) < 16:
-                        continue
-                    shape = KernelShape(block, tile, warps, stages)
-                    try:
-                        elapsed = milliseconds(lambda s=shape: fused_mutual_nearest(a, b, shape=s), repeats=5)
-                    except Exception as error:
-                        rows.append({"shape": str(shape), "ms": float("inf"), "error": type(error).__name__})
-                        continue
-                    rows.append({"shape": str(shape), "ms": elapsed, "tflops": flops / elapsed / 1e9})
-    return sorted(rows, key=lambda row: row["ms"])
+    rows = []
+    for block, tile, warps, stages in itertools.product(
+        (64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
+    ):
+        if not 16 <= block * tile / (32 * warps) <= 64:  # entries per thread; three or four registers each
+            continue
+        shape = KernelShape(block, tile, warps, stages)
+        rows.append(
+            {
+                "block": block,
+                "tile": tile,
+                "warps": warps,
+                "stages": stages,
+                "mutual_ms": time_or_inf(lambda s=shape: fused_mutual_nearest(a, b, shape=s)),
+                "softmax_ms": time_or_inf(lambda s=shape: fused_mutual_nearest(a, b, 0.05, 1.01, shape=s)),
+            }
+        )
+    return sorted(rows, key=lambda row: row["mutual_ms"])
+
+
+def time_or_inf(action: Callable[[], Any]) -> float:
+    """Milliseconds; infinite where the shape does not fit the device."""
+    try:
+        return milliseconds(action, repeats=5)
+    except Exception as error:
+        print(f"left out: {type(error).__name__}: {str(error).splitlines()[0]}")
+        return float("inf")
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
