@@ -1,4 +1,4 @@
-"""A world with known truth for tests: a wall with a ball before it, seen by any camera, by exact ray casting."""
+"""A world with known truth for tests: a wall with a ball before it, seen by exact ray casting."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ RADIUS = 0.5
 def camera_pose(centre: tuple[float, float, float], yaw_degrees: float) -> np.ndarray:
     """Camera-from-world (3, 4) of a camera at `centre`, turned about the vertical axis."""
     angle = np.radians(yaw_degrees)
-    rotation = np.array(
-        [[np.cos(angle), 0, -np.sin(angle)], [0.0, 1, 0], [np.sin(angle), 0, np.cos(angle)]]
-    )
+    rotation = np.array([[np.cos(angle), 0, -np.sin(angle)], [0.0, 1, 0], [np.sin(angle), 0, np.cos(angle)]])
     return np.concatenate([rotation, (-rotation @ np.array(centre))[:, None]], axis=1)
 
 

@@ -108,7 +108,9 @@ def test_result_does_not_depend_on_the_number_of_workers(root: Path) -> None:
 def test_larger_photos_are_brought_to_the_size_of_their_depth(tmp_path: Path) -> None:
     write_scene(tmp_path, "0001", photo_scale=2)
     plain = CropOptions(zoom=(0.8, 0.8), max_rotation=0)
-    batch = MegaDepthPairs(tmp_path, crop=plain, workers=1).sample(2, 128, 128, torch.Generator().manual_seed(1))
+    batch = MegaDepthPairs(tmp_path, crop=plain, workers=1).sample(
+        2, 128, 128, torch.Generator().manual_seed(1)
+    )
     for k in range(2):
         first = colours(batch.image0[k], batch.points0[k][batch.valid[k]])
         second = colours(batch.image1[k], batch.points1[k][batch.valid[k]])
@@ -128,7 +130,9 @@ def test_a_file_that_wants_to_run_code_is_refused(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-@pytest.mark.parametrize("call", [b"cbuiltins\neval\n", b"cnumpy\nload\n", b"cnumpy.lib.npyio\nload\n", b"cos\nsystem\n"])
+@pytest.mark.parametrize(
+    "call", [b"cbuiltins\neval\n", b"cnumpy\nload\n", b"cnumpy.lib.npyio\nload\n", b"cos\nsystem\n"]
+)
 def test_dangerous_names_are_refused(tmp_path: Path, call: bytes) -> None:
     header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
     header += b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"

@@ -27,7 +27,7 @@ def look_at(centre: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def write_colmap_scene(folder: Path, width: int = 200, height: int = 120) -> np.ndarray:
-    """A text model of 3 photos that see 40 points around the origin; camera 2 is half as far. Points (40, 3)."""
+    """A text model: 3 photos see 40 points near the origin; camera 2 is half as far. Points (40, 3)."""
     random = np.random.default_rng(0)
     world = random.uniform(-0.4, 0.4, (40, 3))
     centres = [np.array([0.0, 0, -4]), np.array([4.0, 0, 0]), np.array([0.0, 0, -2])]
@@ -78,8 +78,13 @@ def test_tracks_survive_the_file_in_our_pixels(tmp_path: Path) -> None:
 
 def test_pair_facts_are_those_of_the_cameras(tmp_path: Path) -> None:
     write_colmap_scene(tmp_path)
-    packed = pack_tracks([TrackScene("toy", tmp_path / "model", tmp_path / "photos")], tmp_path / "t.safetensors")
-    facts = {tuple(p): (a, s) for p, a, s in zip(packed.pairs.tolist(), packed.pair_angle, packed.pair_scale)}
+    packed = pack_tracks(
+        [TrackScene("toy", tmp_path / "model", tmp_path / "photos")], tmp_path / "t.safetensors"
+    )
+    facts = {
+        tuple(p): (a, s)
+        for p, a, s in zip(packed.pairs.tolist(), packed.pair_angle, packed.pair_scale, strict=True)
+    }
     assert facts[0, 1][0] == pytest.approx(90, abs=3)  # cameras at a right angle around the points
     assert facts[0, 2][0] < 8
     assert facts[0, 2][1] == pytest.approx(2.0, rel=0.1)  # half the distance: twice as large

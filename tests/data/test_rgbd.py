@@ -61,17 +61,18 @@ def test_packing_keeps_cameras_depth_and_overlapping_pairs(packed: PackedRgbd) -
 def test_points_agree_with_ray_casting(packed: PackedRgbd) -> None:
     plain = CropOptions(zoom=(1.0, 1.0), max_rotation=0, shift=0)
     source = RgbdPairs(packed, crop=plain, choice=RgbdChoice(easy_weight=1.0))
-    batch = source.sample(12, 160, 256, torch.Generator().manual_seed(0))
+    batch = source.sample(4, 160, 256, torch.Generator().manual_seed(0))
     assert batch.valid.sum(1).min() > 100
-    assert batch.unmatched0.sum() > 100
-    # With windows of the photo's full height the crop differs from the photo by a shift in x alone, so depth and
-    # colour tell which pair it was; the truth of each candidate pair is tried and the right one must fit all points.
-    for k in range(12):
-        p0, p1 = batch.points0[k][batch.valid[k]].numpy(), batch.points1[k][batch.valid[k]].numpy()
+    assert batch.unmatched0.sum() > 40
+    # With windows of the photo's full height a crop differs from its photo by a shift in x alone. Which pair
+    # it was is not told: the truth of each candidate pair is tried, and the right one must fit all points.
+    for k in range(4):
+        shown = batch.valid[k].nonzero()[:60, 0]
+        p0, p1 = batch.points0[k][shown].numpy(), batch.points1[k][shown].numpy()
         best = np.inf
         for i, j in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]:
             for shift0 in np.arange(0, 40.5, 0.5):
-                landed, visible = true_projection(POSES[i], POSES[j], CAMERA, p0 + [shift0, 0])
+                landed, _ = true_projection(POSES[i], POSES[j], CAMERA, p0 + np.array([shift0, 0]))
                 error = landed - p1
                 error[:, 0] -= np.median(error[:, 0])
                 best = min(best, float(np.percentile(np.linalg.norm(error, axis=1), 95)))

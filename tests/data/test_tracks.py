@@ -35,7 +35,9 @@ def make_packed(
     parts = []
     for _ in positions:
         buffer = io.BytesIO()
-        Image.fromarray(gradient_photo(*size)).save(buffer, "PNG")  # lossless; PIL looks at the bytes, not the name
+        Image.fromarray(gradient_photo(*size)).save(
+            buffer, "PNG"
+        )  # lossless; PIL looks at the bytes, not the name
         parts.append(buffer.getvalue())
     jpeg, offsets = concatenate_bytes(parts)
     count, number = len(positions), len(positions[0])
@@ -65,7 +67,7 @@ def shifted() -> PackedTracks:
     """Two photos; point k of the second lies at (x + 20, y - 10) of the first."""
     random = np.random.default_rng(1)
     first = random.uniform((40, 60), (200, 180), (300, 2))
-    return make_packed([first, first + [20, -10]], [(0, 1)], [20.0], [0, 0])
+    return make_packed([first, first + np.array([20, -10])], [(0, 1)], [20.0], [0, 0])
 
 
 def read_colour(image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
@@ -95,7 +97,9 @@ def test_points_sit_on_the_pixels_they_name(shifted: PackedTracks) -> None:
 
 def test_crops_are_exact_where_nothing_is_turned_or_scaled() -> None:
     photos = ResidentPhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
-    window = square_window(torch.tensor([[24.5, 20.5], [15.5, 40.5]]), torch.tensor([16.0, 16.0]), torch.zeros(2), 16)
+    window = square_window(
+        torch.tensor([[24.5, 20.5], [15.5, 40.5]]), torch.tensor([16.0, 16.0]), torch.zeros(2), 16
+    )
     crop = photos.crop(torch.tensor([0, 1]), window, 16) * 255
     assert torch.equal(crop[0, 0, 0].round(), torch.arange(17.0, 33.0))  # centre 24.5: pixels 17..32
     assert torch.equal(crop[1, 1, :, 0].round(), torch.arange(33.0, 49.0))
@@ -103,7 +107,9 @@ def test_crops_are_exact_where_nothing_is_turned_or_scaled() -> None:
 
 def test_a_quarter_turn_turns_x_towards_y() -> None:
     photos = ResidentPhotos([gradient_photo(64, 64)])
-    window = square_window(torch.tensor([[31.5, 31.5]]), torch.tensor([32.0]), torch.tensor([math.pi / 2]), 32)
+    window = square_window(
+        torch.tensor([[31.5, 31.5]]), torch.tensor([32.0]), torch.tensor([math.pi / 2]), 32
+    )
     crop = photos.crop(torch.tensor([0]), window, 32)[0] * 255
     # Crop x runs along photo y: green grows along crop columns from 16 to 47, red falls along crop rows.
     torch.testing.assert_close(crop[1, 5], torch.arange(16.0, 48.0), atol=1e-2, rtol=0)
@@ -115,7 +121,9 @@ def test_shrinking_reads_a_smaller_level_at_the_right_place() -> None:
     window = square_window(torch.tensor([[127.5, 127.5]]), torch.tensor([256.0]), torch.zeros(1), 64)
     crop = photos.crop(torch.tensor([0]), window, 64)[0] * 255
     expected = (torch.arange(64.0) + 0.5) * 4 - 0.5
-    torch.testing.assert_close(crop[0, 30, 1:-1], expected[1:-1], atol=1.0, rtol=0)  # levels are rounded to bytes
+    torch.testing.assert_close(
+        crop[0, 30, 1:-1], expected[1:-1], atol=1.0, rtol=0
+    )  # levels are rounded to bytes
 
 
 def test_shrinking_a_checkerboard_gives_grey_not_aliasing() -> None:
@@ -139,7 +147,9 @@ def test_affine_and_its_inverse_cancel() -> None:
     window = square_window(torch.tensor([[70.0, 31.0]]), torch.tensor([55.0]), torch.tensor([0.3]), 48)
     points = torch.tensor([[[0.0, 0.0], [47.0, 3.0], [23.5, 23.5]]])
     there = apply_affine(window, points)
-    torch.testing.assert_close(there[0, 2], torch.tensor([70.0, 31.0]))  # the crop's middle is the window's centre
+    torch.testing.assert_close(
+        there[0, 2], torch.tensor([70.0, 31.0])
+    )  # the crop's middle is the window's centre
     torch.testing.assert_close(apply_affine(invert_affine(window), there), points, atol=1e-4, rtol=0)
 
 
@@ -203,8 +213,9 @@ def test_scene_and_angle_filters(shifted: PackedTracks) -> None:
         CropOptions(zoom=(1.0, 0.5))
 
 
+@pytest.mark.slow
 def test_a_real_reconstruction(tmp_path: Path) -> None:
-    """Points of a SIFT model of real photos look alike in both crops: colours correlate, at wrong places not."""
+    """Points of a SIFT model of real photos have like colours in both crops; at wrong places not."""
     pytest.importorskip("pycolmap")
     archive = Path(__file__).parents[2].parent / "shared" / "data" / "multiview" / "sceaux.tar"
     if not archive.is_file():
@@ -221,7 +232,9 @@ def test_a_real_reconstruction(tmp_path: Path) -> None:
         extra.unlink()
     stages: list[str] = []
     options = PhotoModelOptions(max_features=1200, max_image_size=640, threads=1)
-    models = build_photo_model(photos, tmp_path / "out", options, lambda stage, done, total: stages.append(stage))
+    models = build_photo_model(
+        photos, tmp_path / "out", options, lambda stage, done, total: stages.append(stage)
+    )
     assert models[0].images == 4
     assert models[0].points > 200
     assert models[0].reprojection_error < 1.5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coam.data.resident import apply_affine, invert_affine
-from coam.data.windows import Draw, choose_true, inside_crop, pick
+from coam.data.windows import Draw, choose_true, enlargement, inside_crop, pick
 from coam.geometry.depth import DepthProjection, project_by_depth
 
 _CANDIDATES_PER_POINT = 4  # positions drawn for each point that is wanted; many have no partner
@@ -67,9 +67,7 @@ def dense_correspondences(
     absent0 = _certainly_absent(forward, landed, view1, size, options)
     alone0, unmatched0 = choose_true(absent0, alone, draw)
     back_start = _random_pixels(view1, max(alone, 1) * _CANDIDATES_PER_POINT, size, draw)
-    backward, back_landed = _into_other_crop(
-        back_start, view1, view0, _invert_rigid(transform_0to1), options
-    )
+    backward, back_landed = _into_other_crop(back_start, view1, view0, _invert_rigid(transform_0to1), options)
     absent1 = _certainly_absent(backward, back_landed, view0, size, options)
     alone1, unmatched1 = choose_true(absent1, alone, draw)
     nothing_paired, nothing_alone = torch.zeros_like(valid), torch.zeros_like(unmatched0)
@@ -107,10 +105,9 @@ def _into_other_crop(
 def _certainly_absent(
     projection: DepthProjection, landed: Tensor, other: DepthView, size: int, options: DepthOptions
 ) -> Tensor:
-    """Points (B, n) that are hidden, behind the other camera, or beyond the other crop or photo by the margin."""
+    """Points (B, n) hidden, behind the other camera, or beyond the other crop or photo by the margin."""
     height, width = other.depth.shape[-2:]
-    step = other.source_from_crop[:, :, 0].norm(dim=-1).view(-1, 1)  # photo pixels per crop pixel
-    slack = options.margin * step
+    slack = (options.margin / enlargement(other.source_from_crop)).view(-1, 1)  # the margin in photo pixels
     x, y = projection.points1.unbind(-1)
     in_photo = (x > -slack) & (y > -slack) & (x < width - 1 + slack) & (y < height - 1 + slack)
     near = in_photo & inside_crop(landed, size, options.margin)
@@ -121,7 +118,7 @@ def _certainly_absent(
 def _invert_rigid(transform: Tensor) -> Tensor:
     """The inverse (B, 4, 4) of rotations with translation (B, 4, 4)."""
     rotation = transform[:, :3, :3].transpose(1, 2)
-    inverse = transform.clone()
+    inverse: Tensor = transform.clone()
     inverse[:, :3, :3] = rotation
     inverse[:, :3, 3:] = -rotation @ transform[:, :3, 3:]
     return inverse

@@ -1,7 +1,7 @@
 """MegaDepth in its published layout (D2-Net): scene_info/NNNN.K.npz, photos, and depth maps as .h5 files.
 
-Photos are too many to stay on the device: a sample reads its two photos and depth maps in a thread of its own, with
-a generator of its own, so the result depends on the seed only and not on the number of workers.
+Photos are too many to stay on the device: a sample reads its two photos and depth maps in a thread of its
+own, with a generator of its own, so the result depends on the seed only and not on the number of workers.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class MegaDepthPairs:
         read = (_read_scene(path, choice) for path in files)
         self.scenes = [scene for scene in read if len(scene.pairs) > 0]
         if not self.scenes:
-            raise DataError(f"{folder} holds no pair of the wanted scenes with overlap {choice.min_overlap:g} or more")
+            raise DataError(
+                f"{folder} holds no pair of the wanted scenes with overlap {choice.min_overlap:g} or more"
+            )
         counts = torch.tensor([len(scene.pairs) for scene in self.scenes], dtype=torch.float64)
         self._cumulative = (counts**choice.scene_power).cumsum(0)
         self._pool = ThreadPoolExecutor(max(1, workers))
@@ -123,7 +125,8 @@ class MegaDepthPairs:
         seeds = torch.randint(2**62, (batch_size,), generator=generator, device=generator.device).tolist()
         singles = list(self._pool.map(lambda seed: self._sample_one(seed, size, points), seeds))
         batch = concatenate(singles)
-        return PairBatch(**{f.name: getattr(batch, f.name).to(self.device) for f in fields(batch)})
+        values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        return PairBatch(**{k: None if v is None else v.to(self.device) for k, v in values.items()})
 
     def _sample_one(self, seed: int, size: int, points: int) -> PairBatch:
         draw = Draw(torch.Generator().manual_seed(seed))
@@ -135,7 +138,9 @@ class MegaDepthPairs:
             common = _common_points(views[0], views[1], self.depth)
             if len(common) >= _MIN_COMMON:
                 return self._cut(views, common, size, points, draw)
-        raise DataError(f"{_MOST_ATTEMPTS} pairs in a row had no common depth; check the depth maps in {self.root}")
+        raise DataError(
+            f"{_MOST_ATTEMPTS} pairs in a row had no common depth; check the depth maps in {self.root}"
+        )
 
     def _cut(self, views: list[_View], common: Tensor, size: int, points: int, draw: Draw) -> PairBatch:
         count = torch.tensor([len(common)])
@@ -169,7 +174,12 @@ class MegaDepthPairs:
 def _read_scene(path: Path, choice: MegaDepthChoice) -> _Scene:
     names = ("image_paths", "depth_paths", "intrinsics", "poses", "overlap_matrix", "angles")
     data = read_npz(path, names)
-    usable = np.array([p is not None and d is not None for p, d in zip(data["image_paths"], data["depth_paths"])])
+    usable = np.array(
+        [
+            p is not None and d is not None
+            for p, d in zip(data["image_paths"], data["depth_paths"], strict=True)
+        ]
+    )
     overlap = data["overlap_matrix"]
     good = (overlap >= choice.min_overlap) & (overlap <= choice.max_overlap)
     good &= data["angles"] <= choice.max_angle

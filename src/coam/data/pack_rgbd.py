@@ -1,9 +1,9 @@
 """A folder of RGB-D frames into one packed file (see `coam.data.packed`).
 
-The folder holds NAME.color.jpg, NAME.depth.png (16 bit, 0 or 65535 where there is no depth), NAME.pose.txt
-(4 x 4, world-from-camera) and one intrinsics.txt (3 x 3). Many sensors have two cameras: where the folder also holds
-color_intrinsics.txt (3 x 3) and color_from_depth.txt (4 x 4), intrinsics.txt and the poses are those of the depth
-camera, and depth is registered to the colour camera while packing.
+The folder holds NAME.color.jpg, NAME.depth.png (16 bit, 0 or 65535 where there is no depth), NAME.pose.txt (4
+x 4, world-from-camera) and one intrinsics.txt (3 x 3). Many sensors have two cameras: where the folder also
+holds color_intrinsics.txt (3 x 3) and color_from_depth.txt (4 x 4), intrinsics.txt and the poses are those of
+the depth camera, and depth is registered to the colour camera while packing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def pack_rgbd(
     depth_unit: float = 0.001,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PackedRgbd:
-    """Pack the frames of `folder` into the file `output`, with the pairs that see at least `min_shared` in common.
+    """Pack the frames of `folder` and the pairs that share `min_shared` of their view into `output`.
 
-    With `tracks` (a COLMAP model of the colour photos, packed) its cameras and poses take the place of those in
-    the folder; its scale is found from the depth. Frames that the model does not hold are left out.
+    With `tracks` (a COLMAP model of the colour photos, packed) its cameras and poses take the place of those
+    in the folder; its scale is found from the depth. Frames that the model does not hold are left out.
     """
     folder = Path(folder)
     frames = _read_frames(folder, depth_unit, progress)
@@ -59,7 +59,9 @@ def pack_rgbd(
         frames = _take_poses(frames, tracks)
     pairs, shared, angle, scale = _overlaps(frames, min_shared)
     if len(pairs) == 0:
-        raise DataError(f"no two frames of {folder} see {min_shared:.0%} in common; check poses and depth unit")
+        raise DataError(
+            f"no two frames of {folder} see {min_shared:.0%} in common; check poses and depth unit"
+        )
     jpeg, jpeg_offsets = concatenate_bytes([f.jpeg for f in frames])
     depth, depth_offsets = concatenate_bytes([_depth_png(f.depth, depth_unit) for f in frames])
     packed = PackedRgbd(
@@ -163,7 +165,7 @@ def _take_poses(frames: list[_Frame], tracks: PackedTracks) -> list[_Frame]:
 
 
 def _overlaps(frames: list[_Frame], min_shared: float) -> tuple[Array, Array, Array, Array]:
-    """Pairs (P, 2), shared part, angle in degrees and relative scale (P,) of frames that overlap both ways."""
+    """Pairs (P, 2), shared part, angle in degrees, relative scale (P,) of frames that overlap both ways."""
     if len({f.depth.shape for f in frames}) > 1:
         raise DataError("the frames differ in size; pack frames of one size per file")
     depth = torch.from_numpy(np.stack([f.depth for f in frames]))

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TrackScene:
-    """One COLMAP model (folder with cameras, images, points3D as .bin or .txt) and the folder of its photos."""
+    """A COLMAP model (folder with cameras, images, points3D as .bin or .txt) and its photo folder."""
 
     name: str
     model: Path
@@ -44,7 +44,8 @@ class _View:
     @property
     def depth(self) -> Array:
         """(m,) depth of the observed points."""
-        return self.world @ self.pose[2, :3] + self.pose[2, 3]
+        depth: Array = self.world @ self.pose[2, :3] + self.pose[2, 3]
+        return depth
 
     @property
     def centre(self) -> Array:
@@ -82,7 +83,9 @@ def pack_tracks(
         image_scene.extend([index] * len(scene_views))
     progress(len(scenes), len(scenes))
     if not pairs:
-        raise DataError(f"no two photos share {min_shared} points; give a model with more photos that overlap")
+        raise DataError(
+            f"no two photos share {min_shared} points; give a model with more photos that overlap"
+        )
     packed = _assemble(views, image_scene, pairs, facts, [scene.name for scene in scenes])
     packed.save(output)
     return packed
@@ -122,7 +125,7 @@ def _assemble(
 def _read_scene(
     scene: TrackScene, max_side: int | None, max_error: float, first_id: int
 ) -> tuple[list[_View], int]:
-    """Views of one model by name, with point ids from `first_id` on, and the first id that is free after it."""
+    """Views of one model by name, point ids from `first_id` on, and the first id that is free after it."""
     try:
         import pycolmap
     except ImportError as error:
@@ -133,7 +136,9 @@ def _read_scene(
         model = pycolmap.Reconstruction(scene.model)
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{scene.model} holds no COLMAP model (cameras, images, points3D)") from error
-    good = [(pid, p) for pid, p in sorted(model.points3D.items(), key=lambda i: i[0]) if not p.error > max_error]
+    good = [
+        (pid, p) for pid, p in sorted(model.points3D.items(), key=lambda i: i[0]) if not p.error > max_error
+    ]
     number = {pid: first_id + k for k, (pid, _) in enumerate(good)}
     world = np.array([point.xyz for _, point in good]).reshape(-1, 3)
     views = []
@@ -154,7 +159,9 @@ def _read_view(
     jpeg, size = read_photo_as_jpeg(path, max_side)
     scale = (size[0] / camera.width, size[1] / camera.height)
     if abs(scale[0] / scale[1] - 1) > 0.02:
-        raise DataError(f"{path} does not have the shape of its camera; give the photos the model was made from")
+        raise DataError(
+            f"{path} does not have the shape of its camera; give the photos the model was made from"
+        )
     found: dict[int, Array] = {}
     for point in image.points2D:  # a 3D point can be observed twice in one photo: keep the first
         if point.has_point3D() and point.point3D_id in number:
@@ -177,7 +184,7 @@ def _read_view(
 
 
 def _radial(camera: Any) -> Array:
-    """k1, k2 where COLMAP's model has nothing but them; models with other distortion are not described (nan)."""
+    """k1, k2 where COLMAP's model has nothing but them; other distortion is not described (nan)."""
     name, params = camera.model.name, camera.params
     if name in ("SIMPLE_PINHOLE", "PINHOLE"):
         return np.zeros(2)

@@ -1,8 +1,8 @@
 """One file that holds everything a training source needs: photos, cameras, observed points or depth, pairs.
 
-The file is plain safetensors: reading it needs numpy and PIL only and runs no code that the file brings along.
-Photos stay as JPEG bytes (no EXIF turn is applied when they are decoded: cameras and points belong to the pixels
-as they are stored); everything else is arrays. Points are in our pixel convention.
+The file is plain safetensors: reading it needs numpy and PIL only and runs no code that the file brings
+along. Photos stay as JPEG bytes (no EXIF turn is applied when they are decoded: cameras and points belong to
+the pixels as they are stored); everything else is arrays. Points are in our pixel convention.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class _PackedFile:
 
         path = Path(path)
         if not path.is_file():
-            raise DataError(f"{path} does not exist; make it with: coam data pack-tracks or coam data pack-rgbd")
+            raise DataError(
+                f"{path} does not exist; make it with: coam data pack-tracks or coam data pack-rgbd"
+            )
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -88,7 +90,9 @@ class PackedTracks(_PackedFile):
     radial: Array  # (N, 2) float64 radial distortion k1, k2 (COLMAP RADIAL model), 0 where there is none
     poses: Array  # (N, 3, 4) float64 camera-from-world
     observation_offsets: Array  # (N + 1,) int64: observations of photo i are [offsets[i], offsets[i + 1])
-    observation_point: Array  # (M,) int64 id of the 3D point, unique over all scenes, ascending within a photo
+    observation_point: (
+        Array  # (M,) int64 id of the 3D point, unique over all scenes, ascending within a photo
+    )
     observation_xy: Array  # (M, 2) float32
     observation_depth: Array  # (M,) float32 depth of the point in the photo's camera
     pairs: Array  # (P, 2) int32 photo indices
@@ -131,7 +135,9 @@ class PackedRgbd(_PackedFile):
     poses: Array  # (N, 3, 4) float64 camera-from-world
     pairs: Array  # (P, 2) int32
     pair_shared: Array  # (P,) float32 share of the first photo's pixels with depth that the second one sees
-    pair_angle: Array  # (P,) float32 degrees between the viewing directions of the two cameras to common points
+    pair_angle: (
+        Array  # (P,) float32 degrees between the viewing directions of the two cameras to common points
+    )
     pair_scale: Array  # (P,) float32
     scenes: tuple[str, ...]
     names: tuple[str, ...]
@@ -149,7 +155,7 @@ class PackedRgbd(_PackedFile):
 
 
 def read_photo_as_jpeg(path: Path, max_side: int | None, quality: int = 92) -> tuple[bytes, tuple[int, int]]:
-    """JPEG bytes and size of a photo; the file's own bytes where neither the size nor the kind has to change."""
+    """JPEG bytes and size of a photo; the file's own bytes where neither size nor kind has to change."""
     from PIL import Image
 
     try:

@@ -1,14 +1,15 @@
 """A COLMAP model from a folder of photos, by SIFT alone: training data where nothing but photos is at hand.
 
-Every stage keeps what an earlier, killed run has finished: features and matches live in `database.db` inside the
-output folder, and the model itself is written under a temporary name and renamed when it is whole.
+Every stage keeps what an earlier, killed run has finished: features and matches live in `database.db` inside
+the output folder, and the model itself is written under a temporary name and renamed when it is whole.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +21,9 @@ from coam.errors import ConfigError, DataError, MissingExtraError
 PHOTO_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 MODEL_FOLDER = "sparse"
 DATABASE_NAME = "database.db"
-_PHOTOS_AT_ONCE = 16  # work is handed to COLMAP in parts: a bar can move, and a killed run loses one part only
+_PHOTOS_AT_ONCE = (
+    16  # work is handed to COLMAP in parts: a bar can move, and a killed run loses one part only
+)
 _PAIRS_AT_ONCE = 200
 _START_ANGLES = (16.0, 4.0)  # degrees between the first two photos; a small angle only where a wide one fails
 Progress = Callable[[str, int, int], None]  # stage name, done, total
@@ -33,12 +36,20 @@ class PhotoModelOptions:
     max_features: int = 4000  # SIFT features kept per photo
     max_image_size: int = 1600  # longer side in pixels at which features are found
     min_model_images: int = 3  # models with fewer photos are dropped
-    all_pairs_up_to: int = 200  # with more photos than this, pairs are neighbours in name order and random ones
+    max_models: int = 5  # photos that do not connect with the others may form models of their own
+    all_pairs_up_to: int = (
+        200  # with more photos than this, pairs are neighbours in name order and random ones
+    )
     neighbours: int = 15  # neighbours on each side in that case
     peak_threshold: float = 0.0067  # SIFT's contrast threshold; lower finds more features in flat texture
-    cameras: str = "auto"  # "one": one camera took all photos; "each": internet photos; "auto": one if sizes agree
+    cameras: str = (
+        "auto"  # "one": one camera took all photos; "each": internet photos; "auto": one if sizes agree
+    )
     threads: int = -1  # -1: all cores
     seed: int = 0
+
+
+DEFAULT_OPTIONS = PhotoModelOptions()
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ def list_photos(folder: str | Path) -> list[str]:
 def build_photo_model(
     photos: str | Path,
     output: str | Path,
-    options: PhotoModelOptions = PhotoModelOptions(),
+    options: PhotoModelOptions = DEFAULT_OPTIONS,
     progress: Progress = _ignore_progress,
 ) -> list[PhotoModelSummary]:
     """Reconstruct `photos` into `output`/sparse/0, 1, ... (largest first) and say what was found.
@@ -87,9 +98,10 @@ def build_photo_model(
         output.mkdir(parents=True, exist_ok=True)
         database = output / DATABASE_NAME
         pycolmap.set_random_seed(options.seed)
-        _extract(pycolmap, photos, names, database, options, progress)
-        _match(pycolmap, names, database, options, progress)
-        _map(pycolmap, photos, names, database, finished, options, progress)
+        with _quiet(pycolmap):
+            _extract(pycolmap, photos, names, database, options, progress)
+            _match(pycolmap, names, database, options, progress)
+            _map(pycolmap, photos, names, database, finished, options, progress)
     return [_summarise(pycolmap, folder) for folder in sorted(finished.iterdir(), key=lambda p: int(p.name))]
 
 
@@ -99,6 +111,17 @@ def _import_pycolmap() -> Any:
     except ImportError as error:
         raise MissingExtraError("pycolmap", "sfm") from error
     return pycolmap
+
+
+@contextmanager
+def _quiet(pycolmap: Any) -> Iterator[None]:
+    """COLMAP's log off the terminal: progress and errors are told by us."""
+    before = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = 3
+    try:
+        yield
+    finally:
+        pycolmap.logging.minloglevel = before
 
 
 def _share_one_camera(photos: Path, names: list[str]) -> bool:
@@ -113,7 +136,12 @@ def _share_one_camera(photos: Path, names: list[str]) -> bool:
 
 
 def _extract(
-    pycolmap: Any, photos: Path, names: list[str], database: Path, options: PhotoModelOptions, progress: Progress
+    pycolmap: Any,
+    photos: Path,
+    names: list[str],
+    database: Path,
+    options: PhotoModelOptions,
+    progress: Progress,
 ) -> None:
     extraction = pycolmap.FeatureExtractionOptions()
     extraction.num_threads = options.threads
@@ -129,7 +157,9 @@ def _extract(
             with pycolmap.Database.open(database) as opened:
                 reader.existing_camera_id = opened.read_all_cameras()[0].camera_id
         part = names[start : start + _PHOTOS_AT_ONCE]
-        pycolmap.extract_features(database, photos, part, mode, reader, extraction, device=pycolmap.Device.cpu)
+        pycolmap.extract_features(
+            database, photos, part, mode, reader, extraction, device=pycolmap.Device.cpu
+        )
         progress("features", start + len(part), len(names))
 
 
@@ -188,12 +218,17 @@ def _map(
         mapping.random_seed = options.seed
         mapping.min_model_size = options.min_model_images
         mapping.extract_colors = False
+        mapping.max_num_models = options.max_models
         mapping.mapper.init_min_tri_angle = start_angle
         with tempfile.TemporaryDirectory() as folder:  # COLMAP writes there too; we keep what it gives back
             found = pycolmap.incremental_mapping(
                 database, photos, folder, mapping, next_image_callback=count_one
             )
-        models = [m for m in found.values() if m.num_reg_images() >= options.min_model_images]
+        models = [
+            m
+            for m in found.values()
+            if m.num_reg_images() >= options.min_model_images and m.num_points3D() > 0
+        ]
         if models:
             break
     else:

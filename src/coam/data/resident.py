@@ -1,8 +1,8 @@
 """Photos kept as bytes on the training device, and crops taken from them without ever leaving it.
 
-Photos of any size lie one after the other in one flat tensor, each with its half-size copies (a pyramid against
-aliasing when a crop shrinks the photo). A crop reads its four neighbours per pixel by index, so nothing is padded,
-no photo is converted as a whole, and no value travels to the host.
+Photos of any size lie one after the other in one flat tensor, each with its half-size copies (a pyramid
+against aliasing when a crop shrinks the photo). A crop reads its four neighbours per pixel by index, so
+nothing is padded, no photo is converted as a whole, and no value travels to the host.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class ResidentPhotos:
     def crop(self, index: Tensor, source_from_crop: Tensor, size: int) -> Tensor:
         """Crops (B, 3, size, size) in [0, 1] of the photos `index` (B,).
 
-        `source_from_crop` (B, 2, 3) maps crop pixels to photo pixels. Pixels whose source is outside the photo
-        are black.
+        `source_from_crop` (B, 2, 3) maps crop pixels to photo pixels. Pixels whose source is outside the
+        photo are black.
         """
-        shrink = torch.linalg.det(source_from_crop[:, :, :2]).abs().sqrt()
+        a = source_from_crop  # its determinant by hand: a library solver would wait for the device
+        shrink = (a[:, 0, 0] * a[:, 1, 1] - a[:, 0, 1] * a[:, 1, 0]).abs().sqrt()
         level = shrink.clamp(min=1e-6).log2().round().long().clamp(0, _LEVELS - 1)  # (B,)
         target = _pixel_grid(size, self.device)  # (size * size, 2)
         source = apply_affine(source_from_crop, target.expand(len(index), -1, -1))
@@ -71,7 +72,10 @@ class ResidentPhotos:
         row_low, row_high = start + low[..., 1] * size[..., 0], start + high[..., 1] * size[..., 0]
 
         def row(begin: Tensor) -> Tensor:
-            left, right = self._pixels[begin + low[..., 0]].float(), self._pixels[begin + high[..., 0]].float()
+            left, right = (
+                self._pixels[begin + low[..., 0]].float(),
+                self._pixels[begin + high[..., 0]].float(),
+            )
             return torch.lerp(left, right, weight[..., 0, :])
 
         return torch.lerp(row(row_low), row(row_high), weight[..., 1, :]) / 255.0
@@ -108,7 +112,7 @@ def _pixel_grid(size: int, device: torch.device) -> Tensor:
 
 
 def _half_sizes(photo: Tensor) -> list[Tensor]:
-    """The photo (H, W, 3) uint8 and its halves; an odd last row or column is dropped, so each step is exactly 2."""
+    """The photo (H, W, 3) uint8 and its halves; an odd last row or column is dropped: steps are exactly 2."""
     levels = [photo]
     current = photo.permute(2, 0, 1).float().unsqueeze(0)
     for _ in range(_LEVELS - 1):

@@ -1,4 +1,4 @@
-"""Training pairs from RGB-D frames: dense correspondences by depth, with points that certainly have no partner."""
+"""Training pairs from RGB-D frames: dense correspondences by depth, and points that have no partner."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class RgbdPairs:
             (packed.pair_shared >= choice.min_shared) & (packed.pair_angle <= choice.max_angle)
         )
         if len(kept) == 0:
-            raise DataError(f"no two frames share {choice.min_shared:.0%} of their view; pack frames that overlap")
+            raise DataError(
+                f"no two frames share {choice.min_shared:.0%} of their view; pack frames that overlap"
+            )
         count = len(packed.names)
         self.photos = ResidentPhotos((packed.photo(k) for k in range(count)), self.device)
         self._depth = torch.from_numpy(np.stack([packed.depth(k) for k in range(count)])).to(self.device)
@@ -100,7 +102,8 @@ class RgbdPairs:
         height, width = self._depth.shape[-2:]
         probes = probe_grid(width, height, step).to(self.device)
         tables, counts = [], []
-        for part in self._pairs.split(at_once):
+        for begin in range(0, len(self), at_once):
+            part = self._pairs[begin : begin + at_once]
             first, second = part.unbind(1)
             start = probes.expand(len(part), -1, -1)
             found = project_by_depth(
@@ -137,7 +140,7 @@ def register_depth(
     color_from_depth: npt.NDArray[np.float64],
     color_size: tuple[int, int],
 ) -> npt.NDArray[np.float32]:
-    """A depth map (H, W) as the colour camera would see it: (height, width) of `color_size` = (width, height).
+    """A depth map (H, W) as the colour camera sees it, in `color_size` = (width, height).
 
     Cameras are (3, 3), `color_from_depth` (4, 4). Where two depths fall on one pixel the nearer one stays.
     """

@@ -1,7 +1,8 @@
 """Reading D2-Net's scene_info .npz files without letting them run code.
 
-These files hold object arrays, which numpy stores as pickles; `numpy.load(allow_pickle=True)` would call whatever a
-pickle names. Here only the few functions that rebuild numpy arrays may be called; anything else is refused.
+These files hold object arrays, which numpy stores as pickles; `numpy.load(allow_pickle=True)` would call
+whatever a pickle names. Here only the few functions that rebuild numpy arrays may be called; anything else is
+refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ALLOWED = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Rebuilds numpy arrays and plain values (numbers, text, lists, dicts, None); refuses every other name."""
+    """Rebuilds numpy arrays and plain values (numbers, text, lists, dicts, None); refuses all else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -47,7 +48,9 @@ def read_npz(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDArray[An
         with zipfile.ZipFile(path) as archive:
             missing = [name for name in names if f"{name}.npy" not in archive.namelist()]
             if missing:
-                raise DataError(f"{path} lacks {missing[0]!r}; give scene_info files as D2-Net publishes them")
+                raise DataError(
+                    f"{path} lacks {missing[0]!r}; give scene_info files as D2-Net publishes them"
+                )
             return {name: _read_npy(archive.read(f"{name}.npy")) for name in names}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; give the folder with D2-Net's scene_info files") from error
@@ -65,7 +68,8 @@ def _read_npy(data: bytes) -> npt.NDArray[Any]:
         read_header = np.lib.format.read_array_header_2_0
     shape, _, kind = read_header(stream)
     if not kind.hasobject:
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        plain: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+        return plain
     array = _ArrayUnpickler(stream).load()
     if not isinstance(array, np.ndarray):
         raise ValueError("an object array holds something else")

@@ -1,7 +1,8 @@
 """Training pairs from a COLMAP model: the 3D points that two photos share are the correspondences.
 
-No depth is needed. What a sparse model does not say is which points have NO partner, so `unmatched` is never set.
-Everything that `sample` does happens on the device, for the whole batch at once and without synchronisation.
+No depth is needed. What a sparse model does not say is which points have NO partner, so `unmatched` is never
+set. Everything that `sample` does happens on the device, for the whole batch at once and without
+synchronisation.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TrackPairs:
         points_per_pair: int = 512,
         seed: int = 0,
     ) -> None:
-        """`scenes`: use these only (default all); `points_per_pair`: more common points are thinned at random."""
+        """`scenes`: only these (default all); `points_per_pair`: more common points are thinned at random."""
         packed = packed if isinstance(packed, PackedTracks) else PackedTracks.load(packed)
         self.device, self.crop = torch.device(device), crop
         kept = _kept_pairs(packed, scenes, choice)
@@ -76,7 +77,7 @@ class TrackPairs:
         return len(self._images)
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
-        """`batch_size` pairs of `size` x `size` crops with up to `points` common points (the rest invalid)."""
+        """`batch_size` pairs of `size` x `size` crops, up to `points` common points each (rest invalid)."""
         draw = Draw(generator)
         pair = draw.weighted(self._cumulative, batch_size)
         swap = draw.uniform(batch_size) < 0.5
@@ -86,7 +87,9 @@ class TrackPairs:
         count = self._count[pair]
         sizes = self.photos.sizes[images].float()  # (B, 2, 2)
         maps = place_windows((sizes[:, 0], sizes[:, 1]), positions, count, size, self.crop, draw)
-        cropped = [apply_affine(invert_affine(m), positions[..., 2 * k : 2 * k + 2]) for k, m in enumerate(maps)]
+        cropped = [
+            apply_affine(invert_affine(m), positions[..., 2 * k : 2 * k + 2]) for k, m in enumerate(maps)
+        ]
         known = torch.arange(positions.shape[1], device=self.device) < count.unsqueeze(1)
         chosen, valid = choose_true(
             known & inside_crop(cropped[0], size) & inside_crop(cropped[1], size), points, draw

@@ -49,12 +49,17 @@ class Draw:
 
 
 def place_windows(
-    photo_sizes: tuple[Tensor, Tensor], positions: Tensor, count: Tensor, size: int, crop: CropOptions, draw: Draw
+    photo_sizes: tuple[Tensor, Tensor],
+    positions: Tensor,
+    count: Tensor,
+    size: int,
+    crop: CropOptions,
+    draw: Draw,
 ) -> tuple[Tensor, Tensor]:
-    """Crop-to-photo maps (B, 2, 3) of both photos; of several placements the one that shows most common points.
+    """Crop-to-photo maps (B, 2, 3) of both photos; of several placements the one with most common points.
 
-    `photo_sizes` are (B, 2) width, height; `positions` (B, K, 4) common points x0, y0, x1, y1, of which the first
-    `count` (B,) are real; crops are `size` x `size`.
+    `photo_sizes` are (B, 2) width, height; `positions` (B, K, 4) common points x0, y0, x1, y1, of which the
+    first `count` (B,) are real; crops are `size` x `size`.
     """
     batch, tries = len(positions), crop.candidates
     known = torch.arange(positions.shape[1], device=positions.device) < count.unsqueeze(1)
@@ -94,20 +99,22 @@ def keep_in_photo(centre: Tensor, side: Tensor, photo: Tensor) -> Tensor:
 
 def inside_crop(points: Tensor, size: int, margin: float = 0.0) -> Tensor:
     """Which points (..., 2) lie between the outermost pixel centres of a crop grown by `margin` pixels."""
-    return ((points >= -margin) & (points <= size - 1 + margin)).all(-1)
+    inside: Tensor = ((points >= -margin) & (points <= size - 1 + margin)).all(-1)
+    return inside
 
 
 def enlargement(source_from_crop: Tensor) -> Tensor:
     """How many crop pixels one photo pixel is, (B,), for maps (B, 2, 3)."""
-    return 1.0 / source_from_crop[:, :, 0].norm(dim=-1)
+    photo_pixels_per_crop_pixel: Tensor = torch.linalg.vector_norm(source_from_crop[:, :, 0], dim=-1)
+    return 1.0 / photo_pixels_per_crop_pixel
 
 
 def choose_true(wanted: Tensor, count: int, draw: Draw) -> tuple[Tensor, Tensor]:
-    """Indices (B, count) of a random subset of the true entries of `wanted` (B, K), and which of them are true."""
+    """Indices (B, count) of random true entries of `wanted` (B, K), and which of them are true."""
     rank = wanted.float() + draw.uniform(*wanted.shape) * 0.5  # true entries come first, in random order
     order = rank.argsort(dim=1, descending=True)[:, :count]
     order = torch.nn.functional.pad(order, (0, count - order.shape[1]))
-    chosen = wanted.gather(1, order)
+    chosen: Tensor = wanted.gather(1, order)
     chosen[:, wanted.shape[1] :] = False  # the padding repeats index 0
     return order, chosen
 

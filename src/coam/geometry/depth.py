@@ -1,8 +1,8 @@
 """Correspondence by depth and pose, with an occlusion check.
 
-Depth is the z coordinate in the camera, 0 (or less, or not finite) where it is unknown. Between the four neighbours
-of a position the INVERSE depth is interpolated: that is exact on planes. Where the neighbours differ too much the
-position sits on a depth edge and nothing is claimed about it.
+Depth is the z coordinate in the camera, 0 (or less, or not finite) where it is unknown. Between the four
+neighbours of a position the INVERSE depth is interpolated: that is exact on planes. Where the neighbours
+differ too much the position sits on a depth edge and nothing is claimed about it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from coam.tensors import constant
 
 
 class DepthProjection(NamedTuple):
@@ -36,8 +38,8 @@ class SampledDepth(NamedTuple):
 def sample_depth(depth: Tensor, points: Tensor, edge: float = 0.05) -> SampledDepth:
     """Depth maps (B, H, W) at pixel positions (B, N, 2).
 
-    An edge is where the farthest of the four neighbours is more than `edge` (relative) behind the nearest one.
-    Positions outside the map are unknown.
+    An edge is where the farthest of the four neighbours is more than `edge` (relative) behind the nearest
+    one. Positions outside the map are unknown.
     """
     height, width = depth.shape[-2:]
     x, y = points.unbind(-1)
@@ -57,7 +59,9 @@ def sample_depth(depth: Tensor, points: Tensor, edge: float = 0.05) -> SampledDe
     fx, fy = (x - left).clamp(0, 1), (y - top).clamp(0, 1)
     weight = torch.stack([(1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy], dim=-1)
     value = 1.0 / (weight / safe).sum(-1)
-    return SampledDepth(torch.where(known, value, torch.zeros_like(value)), known, nearest, farthest, complete)
+    return SampledDepth(
+        torch.where(known, value, torch.zeros_like(value)), known, nearest, farthest, complete
+    )
 
 
 def back_project(points: Tensor, depth: Tensor, intrinsics: Tensor) -> Tensor:
@@ -69,7 +73,7 @@ def back_project(points: Tensor, depth: Tensor, intrinsics: Tensor) -> Tensor:
 
 
 def project(points: Tensor, intrinsics: Tensor) -> Tensor:
-    """Pixels (B, N, 2) of camera coordinates (B, N, 3); points behind the camera give numbers without meaning."""
+    """Pixels (B, N, 2) of camera coordinates (B, N, 3); without meaning behind the camera."""
     fx, fy, skew, cx, cy = _entries(intrinsics)
     z = torch.where(points[..., 2].abs() < 1e-9, torch.full_like(points[..., 2], 1e-9), points[..., 2])
     x, y = points[..., 0] / z, points[..., 1] / z
@@ -86,10 +90,10 @@ def project_by_depth(
     relative_tolerance: float = 0.03,
     edge: float = 0.05,
 ) -> DepthProjection:
-    """Where points (B, N, 2) of image 0 are in image 1, by depth maps (B, H, W), cameras (B, 3, 3), pose (B, 4, 4).
+    """Where points (B, N, 2) of image 0 are in image 1: depth (B, H, W), cameras (B, 3, 3), pose (B, 4, 4).
 
-    A point is valid when its depth in camera 1 agrees with depth map 1 within `relative_tolerance`, occluded when
-    all of the map's neighbours are nearer than it by more than that.
+    A point is valid when its depth in camera 1 agrees with depth map 1 within `relative_tolerance`, occluded
+    when all of the map's neighbours are nearer than it by more than that.
     """
     start = sample_depth(depth0, points0, edge)
     moved = back_project(points0, start.depth, intrinsics0) @ transform_0to1[:, :3, :3].transpose(1, 2)
@@ -122,7 +126,7 @@ def relative_pose(pose0: Tensor, pose1: Tensor) -> Tensor:
     """The transform (B, 4, 4) from camera 0 to camera 1 of camera-from-world poses (B, 3, 4)."""
     rotation = pose1[:, :, :3] @ pose0[:, :, :3].transpose(1, 2)
     translation = pose1[:, :, 3:] - rotation @ pose0[:, :, 3:]
-    last = pose0.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(pose0), 1, 4)
+    last = constant((0.0, 0.0, 0.0, 1.0), pose0.device, pose0.dtype).expand(len(pose0), 1, 4)
     return torch.cat([torch.cat([rotation, translation], dim=-1), last], dim=1)
 
 

@@ -1,0 +1,139 @@
+"""`coam data ...`: make training data from photos, COLMAP models and RGB-D frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coam.errors import ConfigError
+
+JSON_OPTION = typer.Option("--json", help="Print one JSON object.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Make training data from photos, COLMAP models, RGB-D frames."
+    )
+    group.command("from-photos")(from_photos)
+    group.command("pack-tracks")(pack_tracks_command)
+    group.command("pack-rgbd")(pack_rgbd_command)
+    app.add_typer(group, name="data")
+
+
+def from_photos(
+    photos: Annotated[Path, typer.Argument(help="Folder with overlapping photos of one place.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the COLMAP model.")],
+    cameras: Annotated[
+        str, typer.Option(help="one: one camera took all; each: internet photos; auto: one if sizes agree.")
+    ] = "auto",
+    max_features: Annotated[int, typer.Option(min=100, help="SIFT features kept per photo.")] = 4000,
+    threads: Annotated[int, typer.Option(help="-1: all cores.")] = -1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Build a COLMAP model from photos by SIFT. Run the same line again to go on after an interruption."""
+    from coam.data.photo_model import PhotoModelOptions, build_photo_model, list_photos
+
+    total = len(list_photos(photos))
+    options = PhotoModelOptions(max_features=max_features, cameras=cameras, threads=threads, seed=seed)
+    with _progress_bar() as report:
+        models = build_photo_model(photos, output, options, report)
+    if as_json:
+        rows = [asdict(model) | {"folder": str(model.folder)} for model in models]
+        typer.echo(json.dumps({"photos": total, "models": rows}))
+        return
+    for model in models:
+        typer.echo(
+            f"{model.folder}: {model.images} of {total} photos, {model.points} points, "
+            f"track length {model.mean_track_length:.1f}, error {model.reprojection_error:.2f} px"
+        )
+    typer.echo(f"next: coam data pack-tracks {models[0].folder}={photos} -o tracks.safetensors")
+
+
+def pack_tracks_command(
+    scenes: Annotated[list[str], typer.Argument(help="MODEL=PHOTOS: a COLMAP model folder and its photos.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
+    max_side: Annotated[int, typer.Option(min=64, help="Shrink photos with a longer side than this.")] = 1024,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Pack COLMAP models and their photos into one file that `coam train` reads."""
+    from coam.data.pack_tracks import TrackScene, pack_tracks
+
+    listed = [_parse_scene(text) for text in scenes]
+    with _progress_bar() as report:
+        packed = pack_tracks(
+            [TrackScene(name, model, photos) for name, model, photos in listed],
+            _check_output(output),
+            max_side,
+            progress=lambda done, total: report("packing", done, total),
+        )
+    _say_packed(output, len(packed.names), len(packed.pairs), as_json)
+
+
+def pack_rgbd_command(
+    frames: Annotated[Path, typer.Argument(help="Folder with NAME.color.jpg, .depth.png, .pose.txt.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
+    tracks: Annotated[
+        Path | None, typer.Option(help="Packed tracks of the same colour photos: use their poses instead.")
+    ] = None,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Pack RGB-D frames into one file that `coam train` reads."""
+    from coam.data.pack_rgbd import pack_rgbd
+    from coam.data.packed import PackedTracks
+
+    better = PackedTracks.load(tracks) if tracks is not None else None
+    with _progress_bar() as report:
+        packed = pack_rgbd(
+            frames,
+            _check_output(output),
+            tracks=better,
+            progress=lambda done, total: report("reading frames", done, total),
+        )
+    _say_packed(output, len(packed.names), len(packed.pairs), as_json)
+
+
+def _parse_scene(text: str) -> tuple[str, Path, Path]:
+    """Name, model and photo folder from MODEL=PHOTOS; the scene is called like its photo folder."""
+    model, separator, photos = text.partition("=")
+    if not (separator and model and photos):
+        raise ConfigError(f"{text!r} is not MODEL=PHOTOS, for example: model/sparse/0=photos")
+    return Path(photos).resolve().name, Path(model), Path(photos)
+
+
+def _check_output(path: Path) -> Path:
+    if path.suffix != ".safetensors":
+        raise ConfigError(f"{path} must end in .safetensors")
+    return path
+
+
+def _say_packed(output: Path, photos: int, pairs: int, as_json: bool) -> None:
+    size = output.stat().st_size
+    if as_json:
+        typer.echo(json.dumps({"file": str(output), "photos": photos, "pairs": pairs, "bytes": size}))
+    else:
+        typer.echo(f"{output}: {photos} photos, {pairs} pairs, {size / 1e6:.1f} MB")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar per stage on stderr; the stages appear when they begin."""
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield report
