@@ -1,16 +1,18 @@
 """The same matching on several processes or machines, with the same results.
 
-Pairs are cut into chunks; a worker holds a matcher and gets one chunk at a time; only the process that started the
-work writes results. A worker that dies loses one chunk, which is given to another. A pair's matches depend on its two
-photos and the matcher alone, never on the worker, so any number of workers gives the same file.
+Pairs are cut into chunks; a worker holds a matcher and gets one chunk at a time; only the process that
+started the work writes results. A worker that dies loses one chunk, which is given to another. A pair's
+matches depend on its two photos and the matcher alone, never on the worker, so any number of workers gives
+the same file.
 
-On Ray, objects hold the photos' bytes rather than encoded features: a photo of 0.3 MB travels faster than its feature
-pyramid of tens of MB, and encoding it again on arrival costs less than sending that. Every worker encodes a photo once
-while it stays in its cache, and chunks are cut so that it mostly does.
+On Ray, objects hold the photos' bytes rather than encoded features: a photo of 0.3 MB travels faster than its
+feature pyramid of tens of MB, and encoding it again on arrival costs less than sending that. Every worker
+encodes a photo once while it stays in its cache, and chunks are cut so that it mostly does.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -33,7 +35,9 @@ from coam.sfm.match_pairs import (
 )
 from coam.sfm.photos import PhotoFolder
 
-LoadMatcher = Callable[[], PairMatcher]  # must be picklable: a function of a module, or functools.partial of one
+LoadMatcher = Callable[
+    [], PairMatcher
+]  # must be picklable: a function of a module, or functools.partial of one
 CHUNK_PAIRS = 16
 MAX_LOSSES_IN_A_ROW = 5  # workers that die without finishing anything: then it is the work, not the worker
 
@@ -49,7 +53,11 @@ class Work:
 
 
 def plan_work(
-    folder: PhotoFolder, pairs: Sequence[Pair], output: Path, load: LoadMatcher, chunk_pairs: int = CHUNK_PAIRS
+    folder: PhotoFolder,
+    pairs: Sequence[Pair],
+    output: Path,
+    load: LoadMatcher,
+    chunk_pairs: int = CHUNK_PAIRS,
 ) -> Work:
     """Pairs that `output` does not hold yet, in an order that suits caches, in chunks."""
     matcher = load()
@@ -77,10 +85,9 @@ _matcher: PairMatcher | None = None  # of a worker process
 
 def _start_worker(load: LoadMatcher, threads: int) -> None:
     global _matcher
-    import torch
-
-    torch.set_num_threads(threads)
     _matcher = load()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
 
 def _work_on(
@@ -100,7 +107,9 @@ def match_on_processes(
     threads: int = 1,
     show_progress: bool = False,
 ) -> PairJournal:
-    """Match on `workers` processes of `threads` threads each; results and resuming as in `coam.sfm.match_pairs`."""
+    """Match on `workers` processes of `threads` threads each; results and resuming as in
+    `coam.sfm.match_pairs`.
+    """
     work = plan_work(folder, pairs, Path(output), load, chunk_pairs)
     return _collect(work, _run_on_processes(work, load, workers, threads), show_progress)
 
@@ -118,7 +127,9 @@ def _run_on_processes(
                 while waiting or running:
                     while waiting and len(running) < 2 * workers:
                         chunk = waiting[-1]
-                        job = pool.submit(_work_on, _needed(work.paths, chunk), chunk, _needed(work.stamps, chunk))
+                        job = pool.submit(
+                            _work_on, _needed(work.paths, chunk), chunk, _needed(work.stamps, chunk)
+                        )
                         running[job] = waiting.pop()
                     finished, _ = wait(running, return_when=FIRST_COMPLETED)
                     for job in finished:
@@ -126,10 +137,13 @@ def _run_on_processes(
                         running.pop(job)
                         losses = 0
                         yield records
-            except BrokenProcessPool:  # one worker died: the pool is gone, but only unfinished chunks are done again
+            except (
+                BrokenProcessPool
+            ):  # one worker died: the pool is gone, but only unfinished chunks are done again
                 losses += 1
                 if losses > MAX_LOSSES_IN_A_ROW:
-                    raise DataError(f"{losses} workers died one after another; there may be too little memory, "
+                    raise DataError(f"{losses} workers died one after another; there may be too little "
+                    f"memory, "
                                     "try fewer --workers") from None  # fmt: skip
                 for job, chunk in running.items():
                     if job.done() and job.exception() is None:
@@ -159,7 +173,8 @@ def match_on_ray(
     show_progress: bool = False,
     on_start: Callable[[list[Any]], None] | None = None,
 ) -> PairJournal:
-    """Match on a Ray cluster at `address` ("local": started here for this call; None: the one that is running).
+    """Match on a Ray cluster at `address` ("local": started here for this call; None: the one that is
+    running).
 
     on_start: gets the worker actors, to watch them (or, in tests, to kill one).
     """
@@ -188,7 +203,9 @@ def connect_to_ray(address: str | None, workers: int) -> None:
         else:
             ray.init(address=address or "auto", log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise CoamError(f"no Ray cluster at {address or 'auto'}; start one with: ray start --head, or use --ray local") from error
+        raise CoamError(
+            f"no Ray cluster at {address or 'auto'}; start one with: ray start --head, or use --ray local"
+        ) from error
 
 
 def _worker_class(gpus: float) -> Any:
@@ -203,7 +220,9 @@ def _worker_class(gpus: float) -> Any:
             self.folder = tempfile.TemporaryDirectory(prefix="coam-")
             self.paths: dict[str, Path] = {}
 
-        def match(self, photos: dict[str, Any], chunk: list[Pair], stamps: dict[Pair, str]) -> dict[Pair, Record]:
+        def match(
+            self, photos: dict[str, Any], chunk: list[Pair], stamps: dict[Pair, str]
+        ) -> dict[Pair, Record]:
             """photos: name -> reference to the bytes of a file."""
             for name, reference in photos.items():
                 if name not in self.paths:

@@ -1,4 +1,5 @@
-"""SIFT made to look like our matcher: keypoints named by grid cells, sub-pixel offsets in the second image."""
+"""SIFT made to look like our matcher: keypoints named by grid cells, sub-pixel offsets in the second "
+"image."""
 
 from __future__ import annotations
 
@@ -25,9 +26,13 @@ class SiftGridMatcher:
 
         rgb = load_image(path).rgb
         height, width = rgb.shape[:2]
-        grid = Grid(int(width // self.step), int(height // self.step), ((self.step - 1) / 2,) * 2, (self.step,) * 2)
+        grid = Grid(
+            int(width // self.step), int(height // self.step), ((self.step - 1) / 2,) * 2, (self.step,) * 2
+        )
         grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-        keypoints, descriptors = cv2.SIFT_create(self.features, contrastThreshold=0.01).detectAndCompute(grey, None)
+        keypoints, descriptors = cv2.SIFT_create(self.features, contrastThreshold=0.01).detectAndCompute(
+            grey, None
+        )
         xy = np.array([k.pt for k in keypoints], float)
         angle = np.radians([k.angle for k in keypoints])
         frame = np.array([k.size for k in keypoints])[:, None, None] * np.stack(

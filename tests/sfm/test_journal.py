@@ -45,7 +45,10 @@ def test_round_trip_through_parts_and_h5(tmp_path):
 def test_only_what_changed_is_missing(tmp_path):
     journal = PairJournal(tmp_path / "m.h5")
     journal.append({("a", "b"): record(3, "old"), ("a", "c"): record(1, "same")})
-    assert journal.missing({("a", "b"): "new", ("a", "c"): "same", ("b", "c"): "x"}) == [("a", "b"), ("b", "c")]
+    assert journal.missing({("a", "b"): "new", ("a", "c"): "same", ("b", "c"): "x"}) == [
+        ("a", "b"),
+        ("b", "c"),
+    ]
     journal.append({("a", "b"): record(5, "new")})
     journal.finish([("a", "b")])
     again = PairJournal(tmp_path / "m.h5")
@@ -100,7 +103,9 @@ def test_full_disk_is_one_line(tmp_path):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:
-        with pytest.raises(DataError, match="the disk is full; free some space and run the same command again"):
+        with pytest.raises(
+            DataError, match="the disk is full; free some space and run the same command again"
+        ):
             journal.append({("a", "c"): record(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -137,7 +142,9 @@ def test_sigkill_at_random_times_loses_and_corrupts_nothing(tmp_path):
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         ) as process:  # fmt: skip
             first = process.stdout.readline()
-            assert int(first) == confirmed + 1 or int(first) == confirmed + 2  # nothing finished is made again
+            assert (
+                int(first) == confirmed + 1 or int(first) == confirmed + 2
+            )  # nothing finished is made again
             time.sleep(generator.uniform(0.1, 0.5))
             process.send_signal(signal.SIGKILL)
             numbers = [int(line) for line in process.stdout.read().split()] or [int(first)]

@@ -16,7 +16,11 @@ from toy_scene import OracleMatcher
 
 from coam.errors import DataError
 from coam.sfm.alignment import model_poses, pose_errors
+from coam.sfm.cycles import CycleReport
+from coam.sfm.journal import PairJournal
+from coam.sfm.links import contradicted, doubts, weakly_held
 from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
+from coam.sfm.verify import VerifyOptions, verify_pairs
 
 
 def test_all_photos_registered_where_they_are(built, truth):
@@ -36,10 +40,20 @@ def test_all_photos_registered_where_they_are(built, truth):
 
 def test_the_folder_has_everything(built):
     folder, summary, _ = built
-    for name in ("sparse/0/images.bin", "sparse/0/text/images.txt", "sparse/0/points.ply", "model.html", "database.db"):
+    for name in (
+        "sparse/0/images.bin",
+        "sparse/0/text/images.txt",
+        "sparse/0/points.ply",
+        "model.html",
+        "database.db",
+    ):
         assert (folder / name).stat().st_size > 100
     assert json.loads((folder / "summary.json").read_text()) == summary
-    assert not [path for path in folder.rglob("*") if "tmp" in path.name or "mapped" in path.name or "parts" in path.name]
+    assert not [
+        path
+        for path in folder.rglob("*")
+        if "tmp" in path.name or "mapped" in path.name or "parts" in path.name
+    ]
     header = (folder / "sparse/0/points.ply").read_bytes()[:300].decode(errors="ignore")
     assert f"element vertex {summary['sparse_points']}" in header
 
@@ -54,7 +68,11 @@ def test_merging_is_worth_it(photos, matcher, truth, tmp_path, built):
         else:
             folder, summary = tmp_path, run_sfm(photos, tmp_path, matcher, SfmOptions(tracks=variant))
         errors = pose_errors(model_poses(load_model(folder)[0]), truth)
-        figures[variant] = (summary["mean_reprojection_error"], float(np.median(errors.rotation)), summary["mean_track_length"])
+        figures[variant] = (
+            summary["mean_reprojection_error"],
+            float(np.median(errors.rotation)),
+            summary["mean_track_length"],
+        )
     assert figures["quantised"][0] > 0.9
     assert figures["merged"][0] < 0.4 * figures["quantised"][0]
     assert figures["merged"][1] < 0.3 * figures["quantised"][1]
@@ -88,7 +106,9 @@ def test_identical_photos_are_one(tmp_path, scene, matcher):
     folder = scene.write_photos(tmp_path / "p")
     for name in scene.names[1:]:
         shutil.copy(folder / scene.names[0], folder / name)
-    with pytest.raises(DataError, match="1 usable photo .left out: view01.png: is the same file as view00.png"):
+    with pytest.raises(
+        DataError, match="1 usable photo .left out: view01.png: is the same file as view00.png"
+    ):
         run_sfm(folder, tmp_path / "out", matcher)
 
 
@@ -159,7 +179,9 @@ run_sfm(sys.argv[1], sys.argv[2], Slow(Scene(count=7, size=(400, 304), focal=380
 
 @pytest.mark.slow
 def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
-    """SIGKILL at random times; no pair is matched twice, save the one in flight, and the end is a good model."""
+    """SIGKILL at random times; no pair is matched twice, save the one in flight, and the end is a good
+    model.
+    """
     log = tmp_path / "log.txt"
     generator = np.random.default_rng(1)
     tests = Path(__file__).parent
@@ -185,14 +207,20 @@ def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
     assert not list((tmp_path / "out").rglob("*.damaged"))
 
 
-def test_links_warn_about_a_photo_held_by_little(built, matcher):
-    from coam.sfm.cycles import CycleReport
-    from coam.sfm.links import doubts, weakly_held
+def test_links_warn_about_weak_and_wrong_photos(built, tmp_path):
+    import pycolmap
 
     shared = {("a", "b"): 100, ("b", "c"): 90, ("c", "d"): 12, ("a", "d"): 5}
     assert weakly_held(["a", "b", "c", "d"], shared) == [["d"]]
     model, _ = load_model(built[0])
-    lines = doubts(model, {}, CycleReport({("a", "b"): "x"}, (), 0, 0))
+    matched = PairJournal(built[0] / "matches.h5")
+    verified = verify_pairs(
+        matched, dict.fromkeys(built[1]["registered"], model.cameras[1]), tmp_path / "v.h5"
+    )
+    lines = doubts(model, matched, verified, CycleReport({("a", "b"): "x"}, (), 0, 0), VerifyOptions())
     assert lines == ["1 pairs contradicted the others and were not used: a-b"]
-
-
+    image = next(image for image in model.images.values() if image.name == "view03.png")
+    turned = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, 0.35, 0.0])), np.zeros(3))  # 20 degrees off
+    image.frame.rig_from_world = turned * image.frame.rig_from_world
+    wrong = contradicted(model, matched, verified, VerifyOptions())
+    assert wrong == {"view03.png": (4, 4)}

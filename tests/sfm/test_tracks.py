@@ -19,7 +19,9 @@ from coam.sfm.tracks import (
 
 
 def planted(count=6, seed=0, outliers=0, affine=None):
-    """One track over `count` images: true displacements and exact measurements of all pairs, some replaced."""
+    """One track over `count` images: true displacements and exact measurements of all pairs, some
+    replaced.
+    """
     generator = np.random.default_rng(seed)
     truth = generator.uniform(-2, 2, (count, 2))
     truth -= truth.mean(0)
@@ -52,12 +54,17 @@ def test_outlier_offsets_are_rejected():
     truth, measurements, wrong = planted(count=7, seed=3, outliers=4)
     displacement, residual = merge_offsets(measurements, np.zeros(7, np.int64), np.full(7, 8.0))
     good = np.setdiff1d(np.arange(len(measurements)), wrong)
-    error = np.linalg.norm((relative(displacement, measurements) - relative(truth, measurements))[good], axis=1)
+    error = np.linalg.norm(
+        (relative(displacement, measurements) - relative(truth, measurements))[good], axis=1
+    )
     assert error.max() < 0.15
     assert residual[wrong].min() > 3.0
     # plain least squares would have been pulled away
     plain, _ = merge_offsets(measurements, np.zeros(7, np.int64), np.full(7, 8.0), MergeOptions(iterations=1))
-    assert np.linalg.norm((relative(plain, measurements) - relative(truth, measurements))[good], axis=1).max() > 0.5
+    assert (
+        np.linalg.norm((relative(plain, measurements) - relative(truth, measurements))[good], axis=1).max()
+        > 0.5
+    )
 
 
 def test_zoom_and_rotation_between_images_are_respected():
@@ -66,8 +73,8 @@ def test_zoom_and_rotation_between_images_are_respected():
         rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
         return (1.0 + 0.25 * i) * rotation
 
-    truth, measurements, _ = planted(affine=turn)
-    displacement, residual = merge_offsets(measurements, np.zeros(6, np.int64), np.full(6, 8.0))
+    _, measurements, _ = planted(affine=turn)
+    _, residual = merge_offsets(measurements, np.zeros(6, np.int64), np.full(6, 8.0))
     assert residual.max() < 5e-3
     blind = Measurements(
         measurements.first, measurements.second, measurements.offsets,
@@ -94,7 +101,9 @@ def test_displacement_beyond_a_cell_is_not_believed():
 
 
 def test_nothing_to_merge():
-    empty = Measurements(np.zeros(0, int), np.zeros(0, int), np.zeros((0, 2)), np.zeros((0, 2, 2)), np.zeros(0))
+    empty = Measurements(
+        np.zeros(0, int), np.zeros(0, int), np.zeros((0, 2)), np.zeros((0, 2, 2)), np.zeros(0)
+    )
     displacement, residual = merge_offsets(empty, np.full(3, -1), np.ones(3))
     assert displacement.shape == (3, 2)
     assert residual.shape == (0,)
@@ -133,7 +142,9 @@ def collect(scene, matcher):
         for j in range(i + 1, scene.count):
             m = matcher.match(scene.names[i], scene.names[j])
             true1 = scene.project(j, scene.surface(i, m.points0.astype(float)))
-            m = m.select(np.linalg.norm(true1 - m.points1, axis=1) < 12)  # what two-view verification would leave
+            m = m.select(
+                np.linalg.norm(true1 - m.points1, axis=1) < 12
+            )  # what two-view verification would leave
             affine = local_affine(m.points0.astype(float), m.points1.astype(float))
             offsets = (m.points1 - m.grid1.positions(m.ids1)).astype(float)
             parts.append((m.ids0 + i * size, m.ids1 + j * size, offsets, affine, m.scores.astype(float)))
@@ -162,7 +173,6 @@ def test_triangulation_of_a_known_point():
     np.testing.assert_allclose(errors, 0, atol=1e-6)
     positions[0] += [3.0, 0.0]
     moved = triangulation_errors(positions, np.arange(4), np.zeros(4, np.int64), scene.projections)
-
 
     def residual(x):
         return np.concatenate([scene.project(i, x[None])[0] - positions[i] for i in range(4)])

@@ -64,7 +64,9 @@ class Scene:
     def grid(self) -> Grid:
         width, height = self.size
         middle = (self.step - 1) / 2
-        return Grid(int(width // self.step), int(height // self.step), (middle, middle), (self.step, self.step))
+        return Grid(
+            int(width // self.step), int(height // self.step), (middle, middle), (self.step, self.step)
+        )
 
     def surface(self, image: int, points: np.ndarray) -> np.ndarray:
         """World points (N, 3) seen at pixels (N, 2); nan where nothing is."""
@@ -158,7 +160,8 @@ class OracleMatcher:
             _, unique = np.unique(ids1[order], return_index=True)
             order = order[np.sort(unique)]
         return Matches(
-            points0[order].astype(np.float32), measured[order].astype(np.float32), scores[order].astype(np.float32),
+            points0[order].astype(np.float32), measured[order].astype(np.float32),
+            scores[order].astype(np.float32),
             ids0[order], ids1[order] if keypoints0 is None else np.full(len(order), -1),
             scene.size, scene.size, grid, grid, overlap=1.0 if len(order) > 30 else 0.0,
         )  # fmt: skip

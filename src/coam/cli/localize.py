@@ -19,15 +19,22 @@ def localize(
     queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="A photo or a folder of photos.")],
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="Poses as .txt (NAME QW QX QY QZ TX TY TZ) or .json; repeatable."),
+        typer.Option(
+            "--output", "-o", help="Poses as .txt (NAME QW QX QY QZ TX TY TZ) or .json; repeatable."
+        ),
     ] = None,
     cameras: Annotated[
-        Path | None, typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all).")
+        Path | None,
+        typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all)."),
     ] = None,
-    photos: Annotated[Path | None, typer.Option(help="Where the model's photos are, if they were moved.")] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="Where the model's photos are, if they were moved.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    resolution: Annotated[int | None, typer.Option(min=32, max=8192, help="As the model was made with.")] = None,
+    resolution: Annotated[
+        int | None, typer.Option(min=32, max=8192, help="As the model was made with.")
+    ] = None,
     max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
     neighbours: Annotated[int, typer.Option(min=1, help="Photos of the model matched with each query.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -49,7 +56,9 @@ def localize(
         if path.suffix not in (".txt", ".json"):
             raise ConfigError(f"{path}: write poses to a .txt or .json file")
     if not (model_folder / "sparse").is_dir():
-        raise DataError(f"{model_folder}: holds no finished model; make one with: coam sfm PHOTOS -o {model_folder}")
+        raise DataError(
+            f"{model_folder}: holds no finished model; make one with: coam sfm PHOTOS -o {model_folder}"
+        )
     given = read_intrinsics_list(cameras) if cameras is not None else None
     matcher = load_for_sfm(model, device, resolution, max_matches)
     options = locating.LocalizeOptions(neighbours=neighbours)
@@ -69,7 +78,8 @@ def localize(
         else:
             x, y, z = location.pose[0].T @ -location.pose[1]
             typer.echo(
-                f"{location.name}: at {x:.4g} {y:.4g} {z:.4g}, {location.inliers} inliers of {location.lifted}, "
+                f"{location.name}: at {x:.4g} {y:.4g} {z:.4g}, {location.inliers} inliers of "
+                f"{location.lifted}, "
                 f"confidence {location.confidence:.2f}"
             )
     located = sum(location.pose is not None for location in locations)

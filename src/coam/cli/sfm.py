@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 
 
 def sfm(
-    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder of photos of one place or object.")],
+    photos: Annotated[
+        Path, typer.Argument(metavar="PHOTOS", help="A folder of photos of one place or object.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model folder; run again to go on.")],
     model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
@@ -29,14 +31,21 @@ def sfm(
     max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
     pairing: Annotated[str, typer.Option(help="auto, exhaustive, sequential or retrieval.")] = "auto",
     pairs: Annotated[Path | None, typer.Option(help="A file with two photo names per line, instead.")] = None,
-    neighbours: Annotated[int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")] = 20,
+    neighbours: Annotated[
+        int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
+    ] = 20,
     tracks: Annotated[str, typer.Option(help="Sub-pixel tracks: quantised, merged or refined.")] = "refined",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
     cameras: Annotated[
-        Path | None, typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all).")
+        Path | None,
+        typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all)."),
     ] = None,
-    camera_model: Annotated[str, typer.Option(help="COLMAP camera model where none is given.")] = "SIMPLE_RADIAL",
-    share_camera: Annotated[str, typer.Option(help="auto, all (one camera took every photo) or none.")] = "auto",
+    camera_model: Annotated[
+        str, typer.Option(help="COLMAP camera model where none is given.")
+    ] = "SIMPLE_RADIAL",
+    share_camera: Annotated[
+        str, typer.Option(help="auto, all (one camera took every photo) or none.")
+    ] = "auto",
     masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
@@ -88,7 +97,14 @@ def load_for_sfm(model: str | None, device: str, resolution: int | None, max_mat
 
 
 def run(
-    photos: Path, output: Path, load: Any, options: SfmOptions, workers: int, ray: str | None, as_json: bool, run_sfm: Any
+    photos: Path,
+    output: Path,
+    load: Any,
+    options: SfmOptions,
+    workers: int,
+    ray: str | None,
+    as_json: bool,
+    run_sfm: Any,
 ) -> None:
     """Reconstruct and report."""
     quiet = as_json
@@ -105,8 +121,10 @@ def run(
     for line in summary["warnings"]:
         typer.echo(f"warning: {line}")
     typer.echo(
-        f"{summary['registered_images']} of {summary['photos']} photos registered, {summary['sparse_points']} points, "
-        f"track length {summary['mean_track_length']:.2f}, reprojection error {summary['mean_reprojection_error']:.2f} px; "
+        f"{summary['registered_images']} of {summary['photos']} photos registered, "
+        f"{summary['sparse_points']} points, "
+        f"track length {summary['mean_track_length']:.2f}, reprojection error "
+        f"{summary['mean_reprojection_error']:.2f} px; "
         f"dense points: {summary['dense_points'] or 'not computed'}"
     )
     typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")

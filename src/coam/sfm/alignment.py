@@ -31,7 +31,9 @@ class PoseErrors:
 
 
 def similarity(source: Floats, target: Floats) -> tuple[float, Floats, Floats]:
-    """Scale, rotation (3, 3) and translation (3,) that take points source (n, 3) to target (n, 3), least squares."""
+    """Scale, rotation (3, 3) and translation (3,) that take points source (n, 3) to target (n, 3), least
+    squares.
+    """
     mean_source, mean_target = source.mean(0), target.mean(0)
     centred, aimed = source - mean_source, target - mean_target
     left, values, right = np.linalg.svd(aimed.T @ centred)
@@ -44,8 +46,8 @@ def similarity(source: Floats, target: Floats) -> tuple[float, Floats, Floats]:
 def robust_similarity(source: Floats, target: Floats, rotations: Floats, trials: int = 200) -> Any:
     """`similarity` on the camera centres that agree: some cameras of a wrong model may be far off.
 
-    rotations (n, 3, 3): world rotation target-from-source that each camera votes for; it settles the turn about the
-    line of cameras in a row, which centres alone leave open.
+    rotations (n, 3, 3): world rotation target-from-source that each camera votes for; it settles the turn
+    about the line of cameras in a row, which centres alone leave open.
     """
     best, best_cost = None, np.inf
     generator = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """Relative rotations must agree around every triangle of photos; the pairs that break triangles are wrong.
 
-A pair of look-alike facades can have hundreds of inliers and a fine reprojection error; but together with two right
-pairs it does not close.
+A pair of look-alike facades can have hundreds of inliers and a fine reprojection error; but together with two
+right pairs it does not close.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ def cycle_error(first: Floats, second: Floats, third: Floats) -> float:
 
 
 def check_cycles(
-    rotations: Mapping[Pair, Floats], inliers: Mapping[Pair, int], max_error: float = 10.0, min_share: float = 0.34
+    rotations: Mapping[Pair, Floats],
+    inliers: Mapping[Pair, int],
+    max_error: float = 10.0,
+    min_share: float = 0.34,
 ) -> CycleReport:
     """Remove, worst first, pairs of whose triangles less than `min_share` close within `max_error` degrees.
 
-    rotations: (a, b) -> rotation (3, 3) of camera b from camera a. Of a broken triangle the pair with fewer inliers is
-    the suspect, so a triangle counts against a pair in the share of the inliers of the other two.
+    rotations: (a, b) -> rotation (3, 3) of camera b from camera a. Of a broken triangle the pair with fewer
+    inliers is the suspect, so a triangle counts against a pair in the share of the inliers of the other two.
     """
     directed: dict[Pair, Floats] = {}
     for (a, b), rotation in rotations.items():
@@ -64,21 +67,30 @@ def check_cycles(
     alive = set(rotations)
     removed: dict[Pair, str] = {}
     while True:
-        worst = min(((_support(pair, by_pair, alive, inliers), pair) for pair in alive), default=None)
+        worst = min(
+            ((_support(pair, by_pair, alive, inliers), inliers[pair], pair) for pair in alive), default=None
+        )
         if worst is None or worst[0] >= min_share:
             break
-        pair = worst[1]
+        pair = worst[2]
         live = [t for t in by_pair[pair] if t[0] in alive and t[1] in alive]
         broken = sum(not closes for *_, closes in live)
-        removed[pair] = f"{broken} of its {len(live)} triangles of rotations do not close within {max_error:g} degrees"
+        removed[pair] = (
+            f"{broken} of its {len(live)} triangles of rotations do not close within {max_error:g} degrees"
+        )
         alive.discard(pair)
-    live = {tuple(sorted((pair, *t[:2]))): t[2] for pair in alive for t in by_pair[pair] if {*t[:2]} <= alive}
+    closed = {
+        tuple(sorted((pair, *t[:2]))): t[2] for pair in alive for t in by_pair[pair] if {*t[:2]} <= alive
+    }
     unchecked = tuple(sorted(p for p in alive if not any({*t[:2]} <= alive for t in by_pair[p])))
-    return CycleReport(removed, unchecked, len(live), sum(live.values()))
+    return CycleReport(removed, unchecked, len(closed), sum(closed.values()))
 
 
 def _triangles(
-    directed: Mapping[Pair, Floats], neighbours: Mapping[str, set[str]], pairs: Mapping[Pair, Floats], max_error: float
+    directed: Mapping[Pair, Floats],
+    neighbours: Mapping[str, set[str]],
+    pairs: Mapping[Pair, Floats],
+    max_error: float,
 ) -> list[tuple[tuple[Pair, Pair, Pair], bool]]:
     found = []
     for a in sorted(neighbours):
@@ -93,7 +105,10 @@ def _triangles(
 
 
 def _support(
-    pair: Pair, by_pair: Mapping[Pair, list[tuple[Pair, Pair, bool]]], alive: set[Pair], inliers: Mapping[Pair, int]
+    pair: Pair,
+    by_pair: Mapping[Pair, list[tuple[Pair, Pair, bool]]],
+    alive: set[Pair],
+    inliers: Mapping[Pair, int],
 ) -> float:
     """Share in [0, 1] of the evidence that speaks for a pair; 1 where there is none."""
     good = bad = 0.0

@@ -24,10 +24,11 @@ def write_database(
     cameras: Sequence[Any],
     camera_of: Sequence[int],
 ) -> dict[str, int]:
-    """Write cameras, photos, keypoints (+0.5), matches and verified two-view geometries; photo name -> COLMAP image id.
+    """Write cameras, photos, keypoints (+0.5), matches and verified two-view geometries; photo name -> COLMAP
+    image id.
 
-    keypoints: all photos in order; image ids are 1, 2, ... in that order. camera_of: index into `cameras` per photo.
-    Matches that contradict the refined positions (`links.held`) are left out.
+    keypoints: all photos in order; image ids are 1, 2, ... in that order. camera_of: index into `cameras` per
+    photo. Matches that contradict the refined positions (`links.held`) are left out.
     """
     import pycolmap
 
@@ -45,7 +46,9 @@ def write_database(
     return image_ids
 
 
-def _write_images(database: Any, keypoints: Keypoints, cameras: Sequence[Any], camera_of: Sequence[int]) -> None:
+def _write_images(
+    database: Any, keypoints: Keypoints, cameras: Sequence[Any], camera_of: Sequence[int]
+) -> None:
     import pycolmap
 
     camera_ids = []
@@ -58,7 +61,9 @@ def _write_images(database: Any, keypoints: Keypoints, cameras: Sequence[Any], c
     rig_of = {rig.ref_sensor_id.id: rig.rig_id for rig in database.read_all_rigs()}
     for index, name in enumerate(keypoints.names):
         camera_id = camera_ids[camera_of[index]]
-        image_id = database.write_image(pycolmap.Image(name=name, camera_id=camera_id, image_id=index + 1), True)
+        image_id = database.write_image(
+            pycolmap.Image(name=name, camera_id=camera_id, image_id=index + 1), True
+        )
         frame = pycolmap.Frame()
         frame.rig_id = rig_of[camera_id]
         frame.add_data_id(database.read_image(image_id).data_id)
@@ -102,7 +107,9 @@ def _write_pair(
 def read_database(
     path: str | Path,
 ) -> tuple[dict[str, npt.NDArray[np.float32]], dict[Pair, npt.NDArray[np.int64]]]:
-    """Keypoints (N, 2) in our pixels of every image, and verified matches (K, 2) of every pair (all, where unverified)."""
+    """Keypoints (N, 2) in our pixels of every image, and verified matches (K, 2) of every pair (all, where
+    unverified).
+    """
     import pycolmap
 
     path = Path(path)
@@ -124,7 +131,9 @@ def read_database(
             matches[names[first], names[second]] = np.asarray(found, np.int64)
         for pair_id, geometry in zip(*database.read_two_view_geometries(), strict=True):
             first, second = pycolmap.pair_id_to_image_pair(pair_id)
-            matches[names[first], names[second]] = np.asarray(geometry.inlier_matches, np.int64).reshape(-1, 2)
+            matches[names[first], names[second]] = np.asarray(geometry.inlier_matches, np.int64).reshape(
+                -1, 2
+            )
     finally:
         database.close()
     return keypoints, matches

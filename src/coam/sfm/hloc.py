@@ -1,8 +1,8 @@
 """In and out of hloc pipelines: .h5 features and matches, and triangulation into a model with known poses.
 
-hloc's keypoints have the centre of the first pixel at (0, 0), as ours; it adds COLMAP's half pixel itself on import.
-A pair is stored under "name0/name1" with slashes inside names turned to dashes; `matches0` says for every keypoint of
-image 0 which keypoint of image 1 it matches, or -1.
+hloc's keypoints have the centre of the first pixel at (0, 0), as ours; it adds COLMAP's half pixel itself on
+import. A pair is stored under "name0/name1" with slashes inside names turned to dashes; `matches0` says for
+every keypoint of image 0 which keypoint of image 1 it matches, or -1.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from coam.geometry.coordinates import to_colmap
 from coam.images import load_image
 from coam.sfm.alignment import Pose, model_poses
 from coam.sfm.database import write_database
-from coam.sfm.journal import Pair, PairJournal, replacing
+from coam.sfm.journal import Pair, replacing
 from coam.sfm.keypoints import Keypoints, Links, collect_keypoints, place_keypoints, save_keypoints
 from coam.sfm.mapping import colour_points, figures, quiet_colmap
-from coam.sfm.match_pairs import PairMatches, match_pairs, record_to_matches
+from coam.sfm.match_pairs import match_pairs, record_to_matches
 from coam.sfm.pairs import covisible_pairs
 from coam.sfm.photos import PhotoFolder, read_photo
 from coam.sfm.tracks import MergeOptions
-from coam.sfm.verify import VerifiedPair, VerifyOptions
+from coam.sfm.verify import VerifyOptions, verify_with_poses
 from coam.types import Size
 
 Floats = npt.NDArray[np.float64]
@@ -51,7 +51,9 @@ def write_features(path: str | Path, keypoints: Keypoints, sizes: Mapping[str, S
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:
         for index, name in enumerate(keypoints.names):
             group = file.create_group(name)
-            points = group.create_dataset("keypoints", data=keypoints.positions[keypoints.of(index)].astype(np.float32))
+            points = group.create_dataset(
+                "keypoints", data=keypoints.positions[keypoints.of(index)].astype(np.float32)
+            )
             grid = keypoints.grids[index]
             points.attrs["uncertainty"] = 1.0 if grid is None else 0.1 * grid.step[0]
             group.create_dataset("image_size", data=np.array(sizes[name]))
@@ -96,7 +98,9 @@ def write_matches(path: str | Path, keypoints: Keypoints, links: Links) -> Path:
 
 
 def read_matches(path: str | Path, pairs: Iterable[Pair]) -> dict[Pair, tuple[npt.NDArray[np.int64], Floats]]:
-    """pair -> (indices (K, 2) of matching keypoints, scores (K,)) of an hloc matches.h5, stored in either order."""
+    """pair -> (indices (K, 2) of matching keypoints, scores (K,)) of an hloc matches.h5, stored in either
+    order.
+    """
     found: dict[Pair, tuple[npt.NDArray[np.int64], Floats]] = {}
     with _opened(path) as file:
         for name0, name1 in pairs:
@@ -126,40 +130,6 @@ def _opened(path: str | Path) -> Any:
 # ---- known poses
 
 
-def verify_with_poses(
-    matches: PairMatches, camera0: Any, camera1: Any, pose0: Pose, pose1: Pose, options: VerifyOptions
-) -> VerifiedPair:
-    """Keep the matches that agree with the known poses: nothing is estimated, so nothing can be estimated wrongly."""
-    rotation = pose1[0] @ pose0[0].T
-    translation = pose1[1] - rotation @ pose0[1]
-    baseline = float(np.linalg.norm(translation))
-    unit = translation / baseline if baseline > 0 else translation
-    cross = np.array([[0, -unit[2], unit[1]], [unit[2], 0, -unit[0]], [-unit[1], unit[0], 0]])
-    essential = cross @ rotation
-    rays0 = np.c_[camera0.cam_from_img(to_colmap(matches.points0.astype(np.float64))), np.ones(len(matches))]
-    rays1 = np.c_[camera1.cam_from_img(to_colmap(matches.points1.astype(np.float64))), np.ones(len(matches))]
-    focal = (camera0.mean_focal_length() + camera1.mean_focal_length()) / 2
-    error = focal * np.sqrt(_sampson(essential, rays0, rays1))
-    limit = options.max_error * max(*matches.size0, *matches.size1)
-    inliers = np.flatnonzero(np.isfinite(error) & (error < limit))
-    zero = np.zeros((3, 3))
-    if len(inliers) < options.min_inliers:
-        reason = f"{len(inliers)} of {len(matches)} matches agree with the known poses"
-        return VerifiedPair(np.zeros(0, np.int64), 0, zero, zero, zero, rotation, unit, reason)
-    calibrated = 2  # COLMAP's TwoViewGeometryConfiguration.CALIBRATED
-    return VerifiedPair(inliers, calibrated, essential, zero, zero, rotation, unit)
-
-
-def _sampson(essential: Floats, rays0: Floats, rays1: Floats) -> Floats:
-    """Squared Sampson errors (N,) of rays (N, 3) with last coordinate 1."""
-    line1 = rays0 @ essential.T
-    line0 = rays1 @ essential
-    top = (rays1 * line1).sum(1) ** 2
-    bottom = (line1[:, :2] ** 2).sum(1) + (line0[:, :2] ** 2).sum(1)
-    result: Floats = top / np.maximum(bottom, 1e-18)
-    return result
-
-
 def triangulate(
     reference: str | Path,
     photos: str | Path,
@@ -171,10 +141,11 @@ def triangulate(
     merge: MergeOptions | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """A model with the poses of `reference` (a COLMAP model folder, for example Aachen's) and points from our matches.
+    """A model with the poses of `reference` (a COLMAP model folder, for example Aachen's) and points from our
+    matches.
 
-    The output is a model folder as `coam sfm` makes it, so `coam localize` works in it. pairs: as given, or the
-    `neighbours` photos with most common points in the reference model.
+    The output is a model folder as `coam sfm` makes it, so `coam localize` works in it. pairs: as given, or
+    the `neighbours` photos with most common points in the reference model.
     """
     quiet_colmap()
     verify, output, photos = verify or VerifyOptions(), Path(output), Path(photos)
@@ -183,9 +154,13 @@ def triangulate(
     poses = {name: pose for name, pose in model_poses(known).items() if name in set(folder.names)}
     wanted = [p for p in (pairs or covisible_pairs(known, neighbours)) if p[0] in poses and p[1] in poses]
     if not wanted:
-        raise DataError(f"{reference}: its photos share no points, so there are no pairs; give them with --pairs")
+        raise DataError(
+            f"{reference}: its photos share no points, so there are no pairs; give them with --pairs"
+        )
     paths = {p.name: p.path for p in folder.photos}
-    matched = match_pairs(matcher, paths, {p.name: p.digest for p in folder.photos}, wanted, output / "matches.h5")
+    matched = match_pairs(
+        matcher, paths, {p.name: p.digest for p in folder.photos}, wanted, output / "matches.h5"
+    )
     cameras, camera_of, camera_by_name = _reference_cameras(known, folder)
     verified = {
         pair: verify_with_poses(
@@ -204,7 +179,11 @@ def triangulate(
     place = output / "sparse" / "0"
     place.mkdir(parents=True, exist_ok=True)
     model.write(place)
-    summary = {"photos": len(folder.photos), **figures([model]), "photos_folder": os.path.relpath(photos, output)}
+    summary = {
+        "photos": len(folder.photos),
+        **figures([model]),
+        "photos_folder": os.path.relpath(photos, output),
+    }
     with replacing(output / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n")
     return summary
@@ -216,7 +195,9 @@ def _read_reference(reference: str | Path) -> Any:
     try:
         return pycolmap.Reconstruction(Path(reference))
     except Exception as error:  # pycolmap raises plain errors of several kinds
-        raise DataError(f"{reference}: holds no COLMAP model; give a folder with cameras, images and points3D") from error
+        raise DataError(
+            f"{reference}: holds no COLMAP model; give a folder with cameras, images and points3D"
+        ) from error
 
 
 def _photos_of_model(known: Any, photos: Path) -> PhotoFolder:
@@ -237,11 +218,19 @@ def _reference_cameras(known: Any, folder: PhotoFolder) -> tuple[list[Any], list
         camera = known.camera(number)
         camera.has_prior_focal_length = True
         cameras.append(camera)
-    return cameras, [position[of_name[name].camera_id] for name in folder.names], {n: of_name[n] for n in folder.names}
+    return (
+        cameras,
+        [position[of_name[name].camera_id] for name in folder.names],
+        {n: of_name[n] for n in folder.names},
+    )
 
 
 def _triangulate_points(
-    output: Path, keypoints: Keypoints, cameras: Sequence[Any], camera_of: Sequence[int], poses: Mapping[str, Pose]
+    output: Path,
+    keypoints: Keypoints,
+    cameras: Sequence[Any],
+    camera_of: Sequence[int],
+    poses: Mapping[str, Pose],
 ) -> Any:
     """COLMAP's triangulation over our database, poses fixed."""
     import pycolmap
@@ -252,7 +241,9 @@ def _triangulate_points(
         frame.add_camera_with_trivial_rig(camera)
     for index, name in enumerate(keypoints.names):
         points = to_colmap(keypoints.positions[keypoints.of(index)])
-        image = pycolmap.Image(name=name, camera_id=camera_of[index] + 1, image_id=index + 1, keypoints=points)
+        image = pycolmap.Image(
+            name=name, camera_id=camera_of[index] + 1, image_id=index + 1, keypoints=points
+        )
         rotation, translation = poses[name]
         pose = pycolmap.Rigid3d(pycolmap.Rotation3d(rotation), translation)
         frame.add_image_with_trivial_frame(image, pose)
@@ -265,4 +256,3 @@ def _triangulate_points(
     model.update_point_3d_errors()
     shutil.rmtree(work, ignore_errors=True)
     return model
-

@@ -22,7 +22,9 @@ class CameraChoice:
 
     model: str = "SIMPLE_RADIAL"  # COLMAP's camera model where none is given
     sharing: Sharing = "auto"  # which photos share one camera
-    given: dict[str, str] | None = None  # photo name -> "MODEL WIDTH HEIGHT PARAMS..."; "*" stands for all photos
+    given: dict[str, str] | None = (
+        None  # photo name -> "MODEL WIDTH HEIGHT PARAMS..."; "*" stands for all photos
+    )
 
 
 def read_intrinsics_list(path: str | Path) -> dict[str, str]:
@@ -57,7 +59,9 @@ def _parse_spec(spec: str, where: str) -> tuple[str, int, int, list[float]]:
             raise ValueError(spec)
         return words[0], int(words[1]), int(words[2]), [float(word) for word in words[3:]]
     except ValueError as error:
-        raise ConfigError(f"{where}: '{spec}' is no camera; write MODEL WIDTH HEIGHT PARAMS, as COLMAP does") from error
+        raise ConfigError(
+            f"{where}: '{spec}' is no camera; write MODEL WIDTH HEIGHT PARAMS, as COLMAP does"
+        ) from error
 
 
 def camera_from_spec(spec: str, where: str = "camera") -> Any:
@@ -67,7 +71,9 @@ def camera_from_spec(spec: str, where: str = "camera") -> Any:
     model, width, height, params = _parse_spec(spec, where)
     camera = pycolmap.Camera.create_from_model_name(0, model, 1.0, width, height)
     if len(params) != len(camera.params):
-        raise ConfigError(f"{where}: {model} has {len(camera.params)} parameters ({camera.params_info}), not {len(params)}")
+        raise ConfigError(
+            f"{where}: {model} has {len(camera.params)} parameters ({camera.params_info}), not {len(params)}"
+        )
     camera.params = params
     camera.has_prior_focal_length = True
     return camera
@@ -97,7 +103,9 @@ def make_cameras(photos: Sequence[Photo], choice: CameraChoice) -> tuple[list[An
     for photo, key in zip(photos, keys, strict=True):
         if key not in index_of:
             spec = given.get(photo.name, given.get("*"))
-            camera = camera_for_photo(photo, choice.model) if spec is None else camera_from_spec(spec, photo.name)
+            camera = (
+                camera_for_photo(photo, choice.model) if spec is None else camera_from_spec(spec, photo.name)
+            )
             _check_size(camera, photo)
             index_of[key] = len(cameras)
             cameras.append(camera)
@@ -125,7 +133,8 @@ def _sharing_key(photo: Photo, photos: Sequence[Photo], choice: CameraChoice) ->
         return photo.name
     if photo.focal35 is not None or photo.camera is not None:
         return (photo.camera, photo.focal35, photo.size)
-    # Without EXIF: numbered photos of one size came from one camera, most likely; anything else is a collection.
+    # Without EXIF: numbered photos of one size came from one camera, most likely; anything else is a
+    # collection.
     if looks_like_one_shoot([other.name for other in photos]) and len({p.size for p in photos}) == 1:
         return photo.size
     return photo.name

@@ -1,11 +1,13 @@
 """Results of many pairs that survive a kill at any time.
 
-While work goes on, finished pairs are written in small part files beside the final file; each is written under a
-temporary name, flushed to disk and renamed, so a part is either whole or not there. `finish` merges them into one
-.h5, again by rename. HDF5 itself must not be open for writing when a process is killed, which is why it comes last.
+While work goes on, finished pairs are written in small part files beside the final file; each is written
+under a temporary name, flushed to disk and renamed, so a part is either whole or not there. `finish` merges
+them into one .h5, again by rename. HDF5 itself must not be open for writing when a process is killed, which
+is why it comes last.
 
-A record is a set of arrays with one row per match ("columns") and arrays with one value per pair ("values"). Both
-kinds of file hold a table: columns of all pairs on top of each other, `start` (N + 1,) says where each pair begins.
+A record is a set of arrays with one row per match ("columns") and arrays with one value per pair ("values").
+Both kinds of file hold a table: columns of all pairs on top of each other, `start` (N + 1,) says where each
+pair begins.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def _free_bytes(path: Path) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not."""
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does
+    not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
@@ -141,7 +145,7 @@ class PairJournal:
             return
         file = self.parts / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.npz"
         with replacing(file) as temporary, open(temporary, "wb") as out:
-            np.savez(out, **_pack(records))
+            np.savez(out, **_pack(records))  # type: ignore[arg-type]
         self._index_file(file)
 
     def read(self, pair: Pair) -> Record:
@@ -151,12 +155,16 @@ class PairJournal:
         if table is None:
             raise DataError(f"{file}: was damaged while in use; run the same command again")
         begin, end = (int(value) for value in table["start"][position : position + 2])
-        columns = {name[7:]: np.asarray(table[name][begin:end]) for name in table if name.startswith("column_")}
+        columns = {
+            name[7:]: np.asarray(table[name][begin:end]) for name in table if name.startswith("column_")
+        }
         values = {name[6:]: np.asarray(table[name][position]) for name in table if name.startswith("value_")}
         return Record(columns, values, stamp)
 
     def finish(self, pairs: Iterable[Pair] | None = None) -> Path:
-        """Merge everything into one .h5 (only `pairs`, if given), sorted by pair: equal results, equal content."""
+        """Merge everything into one .h5 (only `pairs`, if given), sorted by pair: equal results, equal
+        content.
+        """
         wanted = sorted(set(self.pairs() if pairs is None else pairs))
         has_parts = self.parts.is_dir() and any(self.parts.glob("*.npz"))
         if has_parts or set(wanted) != set(self._where) or not self.path.exists():
@@ -202,7 +210,12 @@ def _grow(file: Any, name: str, rows: Array, length: int) -> Any:
         row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
         chunk = (max(1, 65536 // row_bytes), *rows.shape[1:])
         file.create_dataset(
-            name, (0, *rows.shape[1:]), rows.dtype, maxshape=(None, *rows.shape[1:]), chunks=chunk, compression="lzf"
+            name,
+            (0, *rows.shape[1:]),
+            rows.dtype,
+            maxshape=(None, *rows.shape[1:]),
+            chunks=chunk,
+            compression="lzf",
         )
     if file[name].shape[0] < length:
         file[name].resize(length, axis=0)

@@ -1,4 +1,5 @@
-"""Keypoints of all photos: the grid positions that verified matches use, numbered without gaps, and where they lie."""
+"""Keypoints of all photos: the grid positions that verified matches use, numbered without gaps, and "
+"where they lie."""
 
 from __future__ import annotations
 
@@ -71,22 +72,28 @@ class Links:
 def collect_keypoints(
     names: Sequence[str], matched: PairJournal, verified: Mapping[Pair, VerifiedPair]
 ) -> tuple[Keypoints, Links]:
-    """Number the grid positions that verified matches use; positions are on the grid, nothing is merged yet."""
+    """Number the grid positions that verified matches use; positions are on the grid, nothing is merged
+    yet.
+    """
     number = {name: index for index, name in enumerate(names)}
     used: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
     grids: list[Grid | None] = [None] * len(names)
     accepted = sorted(pair for pair, geometry in verified.items() if geometry.accepted)
     for pair in accepted:
         matches = record_to_matches(matched.read(pair)).select(verified[pair].inliers)
-        for name, ids, grid in zip(pair, (matches.ids0, matches.ids1), (matches.grid0, matches.grid1), strict=True):
+        for name, ids, grid in zip(
+            pair, (matches.ids0, matches.ids1), (matches.grid0, matches.grid1), strict=True
+        ):
             image = number[name]
             if grids[image] not in (None, grid):
-                raise DataError(f"{name}: has two different grids; match all pairs with one matcher and resolution")
+                raise DataError(
+                    f"{name}: has two different grids; match all pairs with one matcher and resolution"
+                )
             grids[image] = grid
             used[image].append(ids)
-    ids = [np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64) for parts in used]
-    start = np.concatenate([[0], np.cumsum([len(part) for part in ids])]).astype(np.int64)
-    flat = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    own_ids = [np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64) for parts in used]
+    start = np.concatenate([[0], np.cumsum([len(part) for part in own_ids])]).astype(np.int64)
+    flat = np.concatenate(own_ids) if own_ids else np.zeros(0, np.int64)
     tracks = np.full(len(flat), -1, np.int64)
     keypoints = Keypoints(tuple(names), tuple(grids), start, flat, np.zeros((len(flat), 2)), tracks)
     keypoints = replace(keypoints, positions=keypoints.grid_positions())
@@ -120,7 +127,10 @@ def _collect_links(
         else empty
     )
     return Links(
-        tuple(accepted), np.cumsum(lengths).astype(np.int64), measurements, np.ones(len(measurements), np.bool_)
+        tuple(accepted),
+        np.cumsum(lengths).astype(np.int64),
+        measurements,
+        np.ones(len(measurements), np.bool_),
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from coam.sfm.alignment import model_poses
-from coam.sfm.cycles import CycleReport, rotation_angle
-from coam.sfm.journal import Pair
-from coam.sfm.verify import VerifiedPair
+from coam.sfm.cycles import CycleReport
+from coam.sfm.journal import Pair, PairJournal
+from coam.sfm.match_pairs import record_to_matches
+from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_with_poses
 
 FEW_POINTS = 30  # common 3D points below which two photos do not hold each other
-WRONG_ANGLE = 15.0  # degrees between a pair's own relative rotation and the model's
 
 
 def shared_points(model: Any) -> dict[Pair, int]:
@@ -19,7 +20,9 @@ def shared_points(model: Any) -> dict[Pair, int]:
     names = {image_id: model.image(image_id).name for image_id in model.reg_image_ids()}
     shared: dict[Pair, int] = {}
     for point in model.points3D.values():
-        seen = sorted({names[element.image_id] for element in point.track.elements if element.image_id in names})
+        seen = sorted(
+            {names[element.image_id] for element in point.track.elements if element.image_id in names}
+        )
         for index, first in enumerate(seen):
             for second in seen[index + 1 :]:
                 shared[first, second] = shared.get((first, second), 0) + 1
@@ -27,7 +30,9 @@ def shared_points(model: Any) -> dict[Pair, int]:
 
 
 def weakly_held(names: list[str], shared: Mapping[Pair, int], few: int = FEW_POINTS) -> list[list[str]]:
-    """Groups of photos that fall off the largest group when pairs with fewer than `few` common points are cut."""
+    """Groups of photos that fall off the largest group when pairs with fewer than `few` common points are
+    cut.
+    """
     group = {name: name for name in names}
 
     def root(name: str) -> str:
@@ -47,35 +52,59 @@ def weakly_held(names: list[str], shared: Mapping[Pair, int], few: int = FEW_POI
 
 
 def contradicted(
-    model: Any, verified: Mapping[Pair, VerifiedPair], max_angle: float = WRONG_ANGLE
+    model: Any, matched: PairJournal, verified: Mapping[Pair, VerifiedPair], options: VerifyOptions
 ) -> dict[str, tuple[int, int]]:
-    """Photos most of whose verified pairs disagree with the model: name -> (disagreeing pairs, all its pairs)."""
+    """Photos most of whose verified pairs disagree with the model: name -> (disagreeing pairs, all its
+    pairs).
+
+    A pair disagrees when less than half of its own inliers fit the model's poses and intrinsics.
+    """
     poses = model_poses(model)
+    cameras = {model.image(i).name: model.image(i).camera for i in model.reg_image_ids()}
+    lenient = replace(options, max_error=2 * options.max_error, min_inliers=1)
     wrong: dict[str, int] = {}
     total: dict[str, int] = {}
     for (first, second), geometry in verified.items():
         if not geometry.accepted or first not in poses or second not in poses:
             continue
-        relative = poses[second][0] @ poses[first][0].T
-        disagrees = rotation_angle(relative.T @ geometry.rotation) > max_angle
+        own = record_to_matches(matched.read((first, second))).select(geometry.inliers)
+        fitting = verify_with_poses(
+            own, cameras[first], cameras[second], poses[first], poses[second], lenient
+        )
+        disagrees = 2 * len(fitting.inliers) < len(own)
         for name in (first, second):
             total[name] = total.get(name, 0) + 1
             wrong[name] = wrong.get(name, 0) + int(disagrees)
     return {name: (wrong[name], total[name]) for name in sorted(total) if 2 * wrong[name] > total[name]}
 
 
-def doubts(model: Any, verified: Mapping[Pair, VerifiedPair], cycles: CycleReport) -> list[str]:
+def doubts(
+    model: Any,
+    matched: PairJournal,
+    verified: Mapping[Pair, VerifiedPair],
+    cycles: CycleReport,
+    options: VerifyOptions,
+) -> list[str]:
     """One line for each reason to distrust a part of the model."""
     lines: list[str] = []
     names = sorted(model_poses(model))
     for part in weakly_held(names, shared_points(model)):
-        lines.append(f"{_listed(part)}: held by fewer than {FEW_POINTS} points common with any other photo; check by eye")
-    for name, (wrong, total) in contradicted(model, verified).items():
-        lines.append(f"{name}: {wrong} of its {total} verified pairs disagree with its place in the model; likely wrong")
+        lines.append(
+            f"{_listed(part)}: held by fewer than {FEW_POINTS} points common with any other photo; "
+            f"check by eye"
+        )
+    for name, (wrong, total) in contradicted(model, matched, verified, options).items():
+        lines.append(
+            f"{name}: {wrong} of its {total} verified pairs disagree with its place in the model; "
+            f"likely wrong"
+        )
     registered = set(names)
     alone = [pair for pair in cycles.unchecked if registered.issuperset(pair)]
     if alone:
-        lines.append(f"{len(alone)} pairs are in no triangle, so nothing checks them: {_listed(['-'.join(p) for p in alone])}")
+        lines.append(
+            f"{len(alone)} pairs are in no triangle, so nothing checks them: "
+            f"{_listed(['-'.join(p) for p in alone])}"
+        )
     if cycles.removed:
         examples = [f"{a}-{b}" for a, b in cycles.removed]
         lines.append(f"{len(examples)} pairs contradicted the others and were not used: {_listed(examples)}")

@@ -1,4 +1,5 @@
-"""Where was this photo taken? Match it against a model's photos, lift to 3D, solve for the camera, or say why not."""
+"""Where was this photo taken? Match it against a model's photos, lift to 3D, solve for the camera, or "
+"say why not."""
 
 from __future__ import annotations
 
@@ -37,8 +38,12 @@ class LocalizeOptions:
     max_error: float = 0.005  # reprojection error of an inlier, in long sides of the query
     min_inliers: int = 15
     min_ratio: float = 0.05  # share of the lifted matches that must agree
-    min_spread: float = 0.04  # share of the query's diagonal over which inliers must be spread (standard deviation)
-    max_disagreement: float = 10.0  # degrees, and percent of the distance to the points, between halves of the evidence
+    min_spread: float = (
+        0.04  # share of the query's diagonal over which inliers must be spread (standard deviation)
+    )
+    max_disagreement: float = (
+        10.0  # degrees, and percent of the distance to the points, between halves of the evidence
+    )
     seed: int = 0
 
 
@@ -50,7 +55,9 @@ class Location:
     pose: Pose | None  # camera-from-world
     inliers: int
     lifted: int  # matches that have a 3D point
-    confidence: float  # in [0, 1]: grows with inliers, their share and their spread; a rank, not a probability
+    confidence: (
+        float  # in [0, 1]: grows with inliers, their share and their spread; a rank, not a probability
+    )
     camera: str  # "MODEL WIDTH HEIGHT PARAMS" as used or estimated
     matched: tuple[str, ...]  # photos of the model that gave inliers, best first
     reason: str = ""
@@ -83,20 +90,25 @@ class Localizer:
         self.names = sorted(registered)
         missing = [name for name in self.names if not (self.root / name).is_file()]
         if missing:
-            raise DataError(f"{self.root}: lacks {missing[0]} and {len(missing) - 1} more photos of the model; "
+            raise DataError(f"{self.root}: lacks {missing[0]} and {len(missing) - 1} more photos of the "
+            f"model; "
                             "say where they are with --photos")  # fmt: skip
         self._number = {name: index for index, name in enumerate(self.keypoints.names)}
         self._lift = {name: _point_of_keypoint(self.model, registered[name]) for name in self.names}
         self._descriptors: npt.NDArray[np.float32] | None = None
 
     def retrieve(self, query: Any, count: int) -> list[str]:
-        """The `count` photos of the model most similar to a query, best first (all of them in a small model)."""
+        """The `count` photos of the model most similar to a query, best first (all of them in a small
+        model).
+        """
         if len(self.names) <= count:
             return self.names
         describe = getattr(self.matcher, "global_descriptor", None)
         if describe is None:
             if len(self.names) > EXHAUSTIVE_UP_TO:
-                raise DataError("the model is large and the matcher has no global descriptor; use another matcher")
+                raise DataError(
+                    "the model is large and the matcher has no global descriptor; use another matcher"
+                )
             return self.names
         base = self._global_descriptors(describe)
         vector = unit_rows(np.asarray(describe(query), np.float32).reshape(1, -1))
@@ -105,20 +117,27 @@ class Localizer:
     def _global_descriptors(self, describe: Any) -> npt.NDArray[np.float32]:
         """Descriptors (photos, D), computed once and kept in the model folder."""
         if self._descriptors is None:
-            store, key = self.folder / "global_descriptors.npz", "\n".join([matcher_key(self.matcher), *self.names])
+            store, key = (
+                self.folder / "global_descriptors.npz",
+                "\n".join([matcher_key(self.matcher), *self.names]),
+            )
             if store.is_file():
                 with np.load(store, allow_pickle=False) as saved:
                     if str(saved["key"]) == key:
                         self._descriptors = saved["vectors"]
                         return self._descriptors
-            vectors = unit_rows(np.stack([np.asarray(describe(self.root / n), np.float32).ravel() for n in self.names]))
+            vectors = unit_rows(
+                np.stack([np.asarray(describe(self.root / n), np.float32).ravel() for n in self.names])
+            )
             with replacing(store) as temporary, open(temporary, "wb") as out:
                 np.savez(out, vectors=vectors, key=np.array(key))
             self._descriptors = vectors
         return self._descriptors
 
     def lift(self, query: Any, names: Sequence[str]) -> Lifted:
-        """Match the photos `names` against the query and give the matches whose grid position has a 3D point."""
+        """Match the photos `names` against the query and give the matches whose grid position has a 3D
+        point.
+        """
         points2d, points3d, source = [np.zeros((0, 2))], [np.zeros((0, 3))], [np.zeros(0, np.int64)]
         results = self.matcher.match_many([(self.root / name, query) for name in names])
         for name, matches in zip(names, results, strict=True):
@@ -128,15 +147,21 @@ class Localizer:
             source.append(np.full(len(found2d), self._number[name], np.int64))
         return Lifted(np.concatenate(points2d), np.concatenate(points3d), np.concatenate(source))
 
-    def locate(self, photo: Photo, camera: str | None = None, options: LocalizeOptions | None = None) -> Location:
-        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known; else EXIF; else the focal length is estimated."""
+    def locate(
+        self, photo: Photo, camera: str | None = None, options: LocalizeOptions | None = None
+    ) -> Location:
+        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known; else EXIF; else the focal length is
+        estimated.
+        """
         options = options or LocalizeOptions()
         names = self.retrieve(photo.path, options.neighbours)
         lifted = self.lift(photo.path, names)
         known = camera is not None
         intrinsics = camera_from_spec(camera, photo.name) if camera else camera_for_photo(photo)
         if (intrinsics.width, intrinsics.height) != photo.size:
-            raise DataError(f"{photo.name}: is {photo.size[0]} x {photo.size[1]} but its camera is not; correct the list")
+            raise DataError(
+                f"{photo.name}: is {photo.size[0]} x {photo.size[1]} but its camera is not; correct the list"
+            )
         return solve_location(photo.name, lifted, intrinsics, known or photo.focal35 is not None,
                               self.keypoints.names, options)  # fmt: skip
 
@@ -148,8 +173,10 @@ def find_photos(folder: Path, photos: str | Path | None) -> Path:
     try:
         relative = json.loads((folder / "summary.json").read_text())["photos_folder"]
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder}: summary.json does not say where the photos are; say it with --photos") from error
-    return (folder / relative).resolve()
+        raise DataError(
+            f"{folder}: summary.json does not say where the photos are; say it with --photos"
+        ) from error
+    return (folder / str(relative)).resolve()
 
 
 def _point_of_keypoint(model: Any, image: Any) -> Floats:
@@ -163,17 +190,20 @@ def _point_of_keypoint(model: Any, image: Any) -> Floats:
 def lift_matches(
     matches: Matches, keypoints: Keypoints, image: int, points_of_keypoints: Floats
 ) -> tuple[Floats, Floats]:
-    """Query pixels (N, 2) and world points (N, 3) of matches whose image 0 is photo number `image` of the model.
+    """Query pixels (N, 2) and world points (N, 3) of matches whose image 0 is photo number `image` of the
+    model.
 
-    A match belongs to the grid position, the 3D point to the refined keypoint beside it; the query point is moved by
-    the same step through the local affine map of the pair.
+    A match belongs to the grid position, the 3D point to the refined keypoint beside it; the query point is
+    moved by the same step through the local affine map of the pair.
     """
     own = keypoints.of(image)
     ids = keypoints.ids[own]
     if len(ids) == 0 or len(matches) == 0:
         return np.zeros((0, 2)), np.zeros((0, 3))
     if matches.grid0 != keypoints.grids[image]:
-        raise DataError(f"{keypoints.names[image]}: the model was made with another grid; use the same matcher settings")
+        raise DataError(
+            f"{keypoints.names[image]}: the model was made with another grid; use the same matcher settings"
+        )
     index = np.minimum(np.searchsorted(ids, matches.ids0), len(ids) - 1)
     known = (ids[index] == matches.ids0) & np.isfinite(points_of_keypoints[index, 0])
     points0, points1 = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
@@ -183,7 +213,12 @@ def lift_matches(
 
 
 def solve_location(
-    name: str, lifted: Lifted, camera: Any, focal_known: bool, photo_names: Sequence[str], options: LocalizeOptions
+    name: str,
+    lifted: Lifted,
+    camera: Any,
+    focal_known: bool,
+    photo_names: Sequence[str],
+    options: LocalizeOptions,
 ) -> Location:
     """The camera pose from lifted matches, or a refusal with its reason."""
     total = len(lifted.points2d)
@@ -211,13 +246,15 @@ def solve_location(
         return refuse(disagreement, count)
     sources, votes = np.unique(lifted.source[inlier], return_counts=True)
     matched = tuple(photo_names[index] for index in sources[np.argsort(-votes, kind="stable")])
-    return Location(name, pose, count, total, confidence(count, count / total, spread), _spec(camera), matched)
+    return Location(
+        name, pose, count, total, confidence(count, count / total, spread), _spec(camera), matched
+    )
 
 
 def confidence(inliers: int, ratio: float, spread: float) -> float:
     """In [0, 1]: each of few inliers, a small share of agreeing matches, and little spread lowers it."""
-    enough = 1.0 - float(np.exp(-inliers / 40.0))
-    return round(enough * min(1.0, ratio / 0.3) ** 0.5 * min(1.0, spread / 0.15) ** 0.5, 4)
+    enough: float = 1.0 - float(np.exp(-inliers / 40.0))
+    return round(enough * float(np.sqrt(min(1.0, ratio / 0.3) * min(1.0, spread / 0.15))), 4)
 
 
 def _solve(
@@ -245,9 +282,11 @@ def _solve(
 def _halves_disagree(
     lifted: Lifted, inlier: npt.NDArray[np.bool_], pose: Pose, camera: Any, options: LocalizeOptions
 ) -> str:
-    """Solve again from two halves of ALL lifted matches, split by model photo; a line when they contradict each other.
+    """Solve again from two halves of ALL lifted matches, split by model photo; a line when they contradict
+    each other.
 
-    Look-alike places give two groups of photos that each see their own answer; the larger must not win silently.
+    Look-alike places give two groups of photos that each see their own answer; the larger must not win
+    silently.
     """
     sources, counts = np.unique(lifted.source, return_counts=True)
     if len(sources) < 4:
@@ -267,7 +306,8 @@ def _halves_disagree(
         angle = rotation_angle(other[0] @ pose[0].T)
         gap = 100 * float(np.linalg.norm(-other[0].T @ other[1] - centre)) / max(distance, 1e-12)
         if angle > options.max_disagreement or gap > options.max_disagreement:
-            return f"two halves of the model's photos give places {angle:.0f} degrees and {gap:.0f} % of the distance apart"
+            return f"two halves of the model's photos give places {angle:.0f} degrees and {gap:.0f} % "
+            "of the distance apart"
     return ""
 
 
@@ -344,5 +384,3 @@ def locations_to_json(locations: Sequence[Location]) -> list[dict[str, Any]]:
         }
         for location in locations
     ]
-
-

@@ -88,7 +88,9 @@ def move_observations(model: Any, keypoints: Keypoints) -> None:
     for image in model.images.values():
         positions = to_colmap(keypoints.positions[keypoints.of(number[image.name])])
         if image.num_points2D() != len(positions):
-            raise DataError(f"{image.name}: the model has other keypoints than keypoints.h5; build the model again")
+            raise DataError(
+                f"{image.name}: the model has other keypoints than keypoints.h5; build the model again"
+            )
         for point, position in zip(image.points2D, positions, strict=True):
             point.xy = position
 

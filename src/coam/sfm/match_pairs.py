@@ -58,7 +58,11 @@ class PairMatches:
     def select(self, index: Any) -> PairMatches:
         """The matches at `index` (integers or a mask)."""
         return replace(
-            self, ids0=self.ids0[index], ids1=self.ids1[index], offsets=self.offsets[index], scores=self.scores[index]
+            self,
+            ids0=self.ids0[index],
+            ids1=self.ids1[index],
+            offsets=self.offsets[index],
+            scores=self.scores[index],
         )
 
 
@@ -113,8 +117,9 @@ def grid_from_array(values: Any) -> Grid:
 def order_pairs(pairs: Iterable[Pair], cache_images: int) -> list[Pair]:
     """Pairs in an order in which a cache of `cache_images` encoded images is hit as often as possible.
 
-    Images are cut into blocks of half the cache; all pairs of two blocks are done before the next block is touched,
-    and blocks are swept to and fro, so exhaustive matching of n images encodes about n^2 / cache images, not n^2.
+    Images are cut into blocks of half the cache; all pairs of two blocks are done before the next block is
+    touched, and blocks are swept to and fro, so exhaustive matching of n images encodes about n^2 / cache
+    images, not n^2.
     """
     unique = sorted(set(pairs))
     names = sorted({name for pair in unique for name in pair})
@@ -194,8 +199,8 @@ def match_pairs(
 ) -> PairJournal:
     """Match `pairs` of photo names in this process and keep the results in `output` (.h5).
 
-    paths, digests: photo name -> file, and -> digest of its bytes. Pairs that `output` already holds with the same
-    digests and matcher settings are not matched again. Kill it at any time and call it again.
+    paths, digests: photo name -> file, and -> digest of its bytes. Pairs that `output` already holds with the
+    same digests and matcher settings are not matched again. Kill it at any time and call it again.
     """
     stamps = pair_stamps(pairs, digests, matcher_key(matcher))
     journal = PairJournal(output)
@@ -271,4 +276,8 @@ class PairProgress:
         seconds = (time.monotonic() - self.began) / fresh * (self.total - self.finished)
         if seconds < 90:
             return f"about {max(1, round(seconds))} s left"
-        return f"about {round(seconds / 60)} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
+        return (
+            f"about {round(seconds / 60)} min left"
+            if seconds < 5400
+            else f"about {seconds / 3600:.1f} h left"
+        )

@@ -31,11 +31,14 @@ def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
 
 def _natural_key(name: str) -> list[Any]:
     """Digits compare as numbers, so frame 10 comes after frame 9."""
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name) if part]
+    return [
+        (1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name) if part
+    ]
 
 
 def sequential_pairs(names: Sequence[str], window: int = 5, jumps: bool = True) -> list[Pair]:
-    """Each photo with the `window` that follow it in natural order of names; with `jumps` also those 2^k later.
+    """Each photo with the `window` that follow it in natural order of names; with `jumps` also those 2^k
+    later.
 
     The jumps (8, 16, 32, ... frames) tie slow videos together over longer baselines.
     """
@@ -65,8 +68,9 @@ def unit_rows(vectors: npt.NDArray[Any]) -> Descriptors:
 def nearest(queries: Descriptors, base: Descriptors, count: int, block: int = 4096) -> npt.NDArray[np.int64]:
     """For each query (q, D) the `count` most similar rows of `base` (b, D) by cosine, best first: (q, count).
 
-    Block by block, so memory is block x b. Exact search of a million 256-D vectors takes about a second per block
-    of 4096 on one GPU and under a minute on a CPU, which is why no approximate index is used below that.
+    Block by block, so memory is block x b. Exact search of a million 256-D vectors takes about a second per
+    block of 4096 on one GPU and under a minute on a CPU, which is why no approximate index is used below
+    that.
     """
     count = min(count, len(base))
     found = np.empty((len(queries), count), np.int64)
@@ -86,7 +90,9 @@ def retrieval_pairs(names: Sequence[str], descriptors: Descriptors, count: int =
 
     One common direction of all photos carries no information about place, so the mean is taken out first.
     """
-    centred = unit_rows(descriptors - descriptors.mean(axis=0, keepdims=True)) if len(names) > 2 else descriptors
+    centred = (
+        unit_rows(descriptors - descriptors.mean(axis=0, keepdims=True)) if len(names) > 2 else descriptors
+    )
     best = nearest(centred, centred, count + 1)
     return _sorted_pairs((names[i], names[j]) for i, row in enumerate(best) for j in row if i != j)
 
@@ -103,7 +109,8 @@ def choose_pairs(
         return exhaustive_pairs(names), f"all pairs of {len(names)} photos"
     if global_descriptor is None:
         raise ConfigError(
-            f"{len(names)} photos are too many to match exhaustively and this matcher has no global descriptor; "
+            f"{len(names)} photos are too many to match exhaustively and this matcher has no global "
+            f"descriptor; "
             "give pairs with --pairs, or use --pairing sequential or exhaustive"
         )
     descriptors = global_descriptors(names, paths, global_descriptor)
@@ -136,7 +143,9 @@ def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pai
             raise DataError(f"{path}, line {number}: has {len(words)} words; write two photo names per line")
         unknown = [word for word in words if names is not None and word not in names]
         if unknown:
-            raise DataError(f"{path}, line {number}: there is no photo {unknown[0]}; names are relative to the folder")
+            raise DataError(
+                f"{path}, line {number}: there is no photo {unknown[0]}; names are relative to the folder"
+            )
         pairs.append((words[0], words[1]))
     return list(dict.fromkeys(pairs))
 
@@ -173,7 +182,9 @@ def pose_pairs(
 
 
 def covisible_pairs(reconstruction: Any, count: int = 20, minimum: int = 1) -> list[Pair]:
-    """Pairs of a pycolmap reconstruction that see at least `minimum` common points, the `count` best of each image."""
+    """Pairs of a pycolmap reconstruction that see at least `minimum` common points, the `count` best of each
+    image.
+    """
     shared: dict[tuple[int, int], int] = {}
     for point in reconstruction.points3D.values():
         seen = sorted({element.image_id for element in point.track.elements})
@@ -187,5 +198,7 @@ def covisible_pairs(reconstruction: Any, count: int = 20, minimum: int = 1) -> l
             best.setdefault(second, []).append((-number, first))
     names = {image_id: image.name for image_id, image in reconstruction.images.items()}
     return _sorted_pairs(
-        (names[first], names[second]) for first, others in best.items() for _, second in sorted(others)[:count]
+        (names[first], names[second])
+        for first, others in best.items()
+        for _, second in sorted(others)[:count]
     )

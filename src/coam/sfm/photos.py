@@ -9,12 +9,16 @@ from pathlib import Path
 from coam.errors import DataError, ImageError
 from coam.types import Size
 
-PHOTO_ENDINGS = frozenset(".jpg .jpeg .png .tif .tiff .webp .bmp .ppm .jp2 .avif .heic".split())
+PHOTO_ENDINGS = frozenset(
+    [".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".ppm", ".jp2", ".avif", ".heic"]
+)
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One usable photo. `name` is its path below the photo folder, with forward slashes: its name in every file."""
+    """One usable photo. `name` is its path below the photo folder, with forward slashes: its name in every
+    file.
+    """
 
     name: str
     path: Path
@@ -43,7 +47,9 @@ class PhotoFolder:
 
 
 def list_photo_files(root: str | Path) -> list[Path]:
-    """Every file below `root` that has the ending of a photo, sorted by relative path; hidden ones are skipped."""
+    """Every file below `root` that has the ending of a photo, sorted by relative path; hidden ones are
+    skipped.
+    """
     root = Path(root)
     if not root.exists():
         raise DataError(f"{root}: no such folder; give a folder of photos")
@@ -60,7 +66,9 @@ def list_photo_files(root: str | Path) -> list[Path]:
 
 
 def read_photo_folder(root: str | Path) -> PhotoFolder:
-    """Read every photo below `root` once. Unreadable files and exact copies are left out, each with one line."""
+    """Read every photo below `root` once. Unreadable files and exact copies are left out, each with one
+    line.
+    """
     root = Path(root)
     photos: list[Photo] = []
     left_out: list[str] = []

@@ -74,8 +74,8 @@ def run_sfm(
 ) -> dict[str, Any]:
     """Reconstruct a folder of photos; gives the content of summary.json.
 
-    matcher: `coam.Matcher` (or anything with `match_many`; "refined" tracks need `match(..., keypoints0=)` too).
-    match_all: takes over the matching, see `coam.distributed`.
+    matcher: `coam.Matcher` (or anything with `match_many`; "refined" tracks need `match(..., keypoints0=)`
+    too). match_all: takes over the matching, see `coam.distributed`.
     """
     options = options or SfmOptions()
     output = Path(output)
@@ -88,7 +88,9 @@ def run_sfm(
     pairing.write_pairs(wanted, output / "pairs.txt")
     say(f"{len(folder.photos)} photos, {len(wanted)} pairs ({how})")
     if match_all is None:
-        matched = match_pairs(matcher, *_paths_and_digests(folder), wanted, output / "matches.h5", show_progress)
+        matched = match_pairs(
+            matcher, *_paths_and_digests(folder), wanted, output / "matches.h5", show_progress
+        )
     else:
         matched = match_all(folder, wanted, output / "matches.h5")
     say("matched; verifying pairs")
@@ -99,7 +101,8 @@ def run_sfm(
     if accepted == 0:
         matched.close()
         raise DataError(
-            f"{folder.root}: no two of the {len(folder.photos)} photos show the same place with enough matches; "
+            f"{folder.root}: no two of the {len(folder.photos)} photos show the same place with enough "
+            f"matches; "
             "take photos with more overlap"
         )
     key = _model_key(matched, wanted, verified, options)
@@ -109,9 +112,11 @@ def run_sfm(
         say("the model is up to date")
         matched.close()
         return done
-    models, keypoints = build_models(folder, matched, verified, cameras, camera_of, output, matcher, options, key, say)
+    models, keypoints = build_models(
+        folder, matched, verified, cameras, camera_of, output, matcher, options, key, say
+    )
+    summary = summarise(folder, models, matched, verified, cycles, keypoints, options)
     matched.close()
-    summary = summarise(folder, models, verified, cycles, keypoints, options)
     summary["seconds"] = round(time.monotonic() - began, 1)
     summary["photos_folder"] = os.path.relpath(folder.root, output)  # `coam localize` needs the photos again
     summary["key"] = key
@@ -131,10 +136,14 @@ def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tup
     if options.pairing == "sequential":
         return pairing.sequential_pairs(names), "neighbours in the order of names"
     if options.pairing not in ("auto", "retrieval"):
-        raise ConfigError(f"there is no pairing {options.pairing}; choose auto, exhaustive, sequential or retrieval")
+        raise ConfigError(
+            f"there is no pairing {options.pairing}; choose auto, exhaustive, sequential or retrieval"
+        )
     limit = 0 if options.pairing == "retrieval" else pairing.EXHAUSTIVE_UP_TO
     descriptor = getattr(matcher, "global_descriptor", None)
-    return pairing.choose_pairs(names, {n: folder.path(n) for n in names}, descriptor, options.neighbours, limit)
+    return pairing.choose_pairs(
+        names, {n: folder.path(n) for n in names}, descriptor, options.neighbours, limit
+    )
 
 
 def _paths_and_digests(folder: PhotoFolder) -> tuple[dict[str, Path], dict[str, str]]:
@@ -152,7 +161,9 @@ def verify(
     """Verified pairs without those that contradict the others."""
     camera = {photo.name: cameras[camera_of[index]] for index, photo in enumerate(folder.photos)}
     keep = read_masks(folder, options.masks)
-    verified = verify_pairs(matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep)
+    verified = verify_pairs(
+        matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep
+    )
     accepted = {pair: geometry for pair, geometry in verified.items() if geometry.accepted}
     cycles = check_cycles(
         {pair: geometry.rotation for pair, geometry in accepted.items()},
@@ -174,7 +185,10 @@ def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[
             if candidate.is_file():
                 mask = load_image(candidate).rgb.max(axis=2) > 0
                 if mask.shape != (photo.size[1], photo.size[0]):
-                    raise DataError(f"{candidate}: is not of the size of its photo; make it {photo.size[0]} x {photo.size[1]}")
+                    raise DataError(
+                        f"{candidate}: is not of the size of its photo; make it {photo.size[0]} x "
+                        f"{photo.size[1]}"
+                    )
                 found[photo.name] = mask
                 break
     if not found:
@@ -225,7 +239,9 @@ def build_models(
     mapped = output / f"mapped-{key[:12]}"
     if not mapped.is_dir():
         with replacing(mapped) as temporary:
-            for index, model in enumerate(run_mapper(output / "database.db", temporary / "work", options.mapper)):
+            for index, model in enumerate(
+                run_mapper(output / "database.db", temporary / "work", options.mapper)
+            ):
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
@@ -286,13 +302,16 @@ def scene_cameras(model: Any) -> list[tuple[Any, ...]]:
         image = model.image(image_id)
         pose, camera = image.cam_from_world(), image.camera
         rotation, translation = np.asarray(pose.rotation.matrix()), np.asarray(pose.translation)
-        cameras.append((image.name, rotation, translation, camera.mean_focal_length(), camera.width, camera.height))
+        cameras.append(
+            (image.name, rotation, translation, camera.mean_focal_length(), camera.width, camera.height)
+        )
     return cameras
 
 
 def summarise(
     folder: PhotoFolder,
     models: Sequence[Any],
+    matched: PairJournal,
     verified: Mapping[Pair, VerifiedPair],
     cycles: CycleReport,
     keypoints: Keypoints,
@@ -301,10 +320,14 @@ def summarise(
     """The content of summary.json."""
     registered = sorted(models[0].image(i).name for i in models[0].reg_image_ids()) if models else []
     missing = [name for name in folder.names if name not in registered]
-    warnings = doubts(models[0], verified, cycles) if models else ["no model could be built from the verified pairs"]
+    warnings = ["no model could be built from the verified pairs; take more photos with more overlap"]
+    if models:
+        warnings = doubts(models[0], matched, verified, cycles, options.verify)
     if len(models) > 1:
         sizes = ", ".join(str(model.num_reg_images()) for model in models)
-        warnings.append(f"the photos fall into {len(models)} models of {sizes} photos; they may show different places")
+        warnings.append(
+            f"the photos fall into {len(models)} models of {sizes} photos; they may show different places"
+        )
     return {
         "photos": len(folder.photos),
         **figures(models),

@@ -1,7 +1,8 @@
 """Multi-view refinement: every track is matched again, directly, from one reference view.
 
-Merging offsets rests on local affine maps. When a model exists, each track can instead be re-correlated: the refined
-position in its reference view is given to the matcher as a keypoint, and found again in all other views of the track.
+Merging offsets rests on local affine maps. When a model exists, each track can instead be re-correlated: the
+refined position in its reference view is given to the matcher as a keypoint, and found again in all other
+views of the track.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def choose_references(tracks: Ints, image_of: Ints) -> Ints:
 
 
 def refine_keypoints(
-    matcher: KeypointMatcher, paths: Mapping[str, Path], keypoints: Keypoints, options: RefineOptions | None = None
+    matcher: KeypointMatcher,
+    paths: Mapping[str, Path],
+    keypoints: Keypoints,
+    options: RefineOptions | None = None,
 ) -> Keypoints:
     """Keypoints whose positions were re-correlated against the reference view of their track."""
     options = options or RefineOptions()

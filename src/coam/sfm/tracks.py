@@ -1,15 +1,15 @@
 """Pairwise sub-pixel matches that chain: one refined position per image and track.
 
-A match of the pair (a, b) says: grid position g_a of image a lies at g_b + o in image b. Taken alone, grid positions
-chain into tracks but are half a cell off; sub-pixel positions are exact but differ from pair to pair, because each pair
-follows the surface point of *its* first image. Both are reconciled per track: every image i of a track gets a
-displacement d_i, and a match of (a, b) asks for
+A match of the pair (a, b) says: grid position g_a of image a lies at g_b + o in image b. Taken alone, grid
+positions chain into tracks but are half a cell off; sub-pixel positions are exact but differ from pair to
+pair, because each pair follows the surface point of *its* first image. Both are reconciled per track: every
+image i of a track gets a displacement d_i, and a match of (a, b) asks for
 
     d_b = o + A d_a          (A: the local affine map from image a to image b, from neighbouring matches)
 
-All matches of a track together are an overdetermined linear system in the d_i, solved with robust weights. The surface
-point that the track stands for is free (a gauge of two numbers); a weak pull of all d_i to zero picks the one that
-keeps displacements, and so the error of the linear model, small.
+All matches of a track together are an overdetermined linear system in the d_i, solved with robust weights.
+The surface point that the track stands for is free (a gauge of two numbers); a weak pull of all d_i to zero
+picks the one that keeps displacements, and so the error of the linear model, small.
 
 Everything here is numpy and scipy on plain arrays. A node is a grid position of one image.
 """
@@ -42,7 +42,11 @@ class Measurements:
     def select(self, index: npt.NDArray[np.generic]) -> Measurements:
         """The measurements at `index`."""
         return Measurements(
-            self.first[index], self.second[index], self.offsets[index], self.affine[index], self.weights[index]
+            self.first[index],
+            self.second[index],
+            self.offsets[index],
+            self.affine[index],
+            self.weights[index],
         )
 
 
@@ -55,14 +59,17 @@ class MergeOptions:
     gauge: float = 1e-3  # pull of every displacement to zero, against a measurement's 1
     iterations: int = 6  # rounds of re-weighting
     tolerance: float = 0.3  # grid steps: a match that is further off than this after merging is wrong
-    max_displacement: float = 1.0  # grid steps: a position further from its grid node than this stays on the node
+    max_displacement: float = (
+        1.0  # grid steps: a position further from its grid node than this stays on the node
+    )
 
 
 def local_affine(points0: Floats, points1: Floats, neighbours: int = 12, rounds: int = 3) -> Floats:
     """Affine maps (M, 2, 2) around each match of one pair, from its neighbours in image 0.
 
-    points0, points1: (M, 2). Neighbours across a depth edge disagree and lose weight; where there is little evidence
-    the map falls back to the affine map of the whole pair (to the identity with fewer than 6 matches).
+    points0, points1: (M, 2). Neighbours across a depth edge disagree and lose weight; where there is little
+    evidence the map falls back to the affine map of the whole pair (to the identity with fewer than 6
+    matches).
     """
     from scipy.spatial import cKDTree
 
@@ -106,14 +113,15 @@ def _affine_of_pair(points0: Floats, points1: Floats, rounds: int) -> Floats:
 def _bounded(affine: Floats, largest: float = 5.0) -> Floats:
     """Affine maps whose stretch is clipped to [1 / largest, largest]: few neighbours can give nonsense."""
     left, values, right = np.linalg.svd(affine)
-    return (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
+    bounded: Floats = (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
+    return bounded
 
 
 def build_tracks(first: Ints, second: Ints, weights: Floats, image_of: Ints) -> Ints:
     """Track number of every node (N,), -1 for nodes without a track.
 
-    Edges first-second (M,) are joined strongest first; an edge that would put two nodes of one image into one track
-    is not followed: its track would claim that one point lies at two places of a photo.
+    Edges first-second (M,) are joined strongest first; an edge that would put two nodes of one image into one
+    track is not followed: its track would claim that one point lies at two places of a photo.
     """
     parent = list(range(len(image_of)))
     images: list[set[int] | None] = [None] * len(image_of)
@@ -153,8 +161,9 @@ def refine_positions(
 ) -> tuple[Ints, Floats, Bools]:
     """Tracks and refined displacements of all nodes, in two passes.
 
-    The second pass leaves out measurements that the first could not satisfy, so that wrong matches neither bend nor
-    join tracks. Gives (tracks (N,), displacements (N, 2), mask (M,) of the measurements that hold in the end).
+    The second pass leaves out measurements that the first could not satisfy, so that wrong matches neither
+    bend nor join tracks. Gives (tracks (N,), displacements (N, 2), mask (M,) of the measurements that hold in
+    the end).
     """
     options = options or MergeOptions()
     held = np.ones(len(measurements), np.bool_)
@@ -170,10 +179,11 @@ def refine_positions(
 def merge_offsets(
     measurements: Measurements, tracks: Ints, steps: Floats, options: MergeOptions | None = None
 ) -> tuple[Floats, Floats]:
-    """Displacements (N, 2) of all nodes from their grid positions, and what is left of each measurement (M,), in pixels.
+    """Displacements (N, 2) of all nodes from their grid positions, and what is left of each measurement (M,),
+    in pixels.
 
-    tracks (N,): track of each node; measurements between two tracks are not used (but their residual is given).
-    steps (N,): grid step of each node's image, in pixels: the unit in which errors are judged.
+    tracks (N,): track of each node; measurements between two tracks are not used (but their residual is
+    given). steps (N,): grid step of each node's image, in pixels: the unit in which errors are judged.
     """
     options = options or MergeOptions()
     inside = (tracks[measurements.first] == tracks[measurements.second]) & (tracks[measurements.first] >= 0)
@@ -187,7 +197,11 @@ def merge_offsets(
         moved = np.linalg.norm(displacement[used.first], axis=1)
         sigma = np.hypot(options.noise * step, options.linear * moved)
         # Geman-McClure: a measurement several sigma off counts for nothing
-        weight = (used.weights + 1e-3) * (options.noise * step / sigma) ** 2 / (1 + (residual / (2 * sigma)) ** 2) ** 2
+        weight = (
+            (used.weights + 1e-3)
+            * (options.noise * step / sigma) ** 2
+            / (1 + (residual / (2 * sigma)) ** 2) ** 2
+        )
     lost = np.linalg.norm(displacement, axis=1) > options.max_displacement * steps
     displacement[lost] = 0.0
     return displacement, np.linalg.norm(_residual(measurements, displacement), axis=1)
@@ -196,7 +210,8 @@ def merge_offsets(
 def _residual(measurements: Measurements, displacement: Floats) -> Floats:
     """(M, 2): d_b - A d_a - o."""
     moved = np.einsum("mij,mj->mi", measurements.affine, displacement[measurements.first])
-    return displacement[measurements.second] - moved - measurements.offsets
+    left: Floats = displacement[measurements.second] - moved - measurements.offsets
+    return left
 
 
 def _solve(m: Measurements, weight: Floats, steps: Floats, nodes: int, gauge: float) -> Floats:
@@ -224,10 +239,11 @@ def _solve(m: Measurements, weight: Floats, steps: Floats, nodes: int, gauge: fl
 def triangulation_errors(
     positions: Floats, node_image: Ints, tracks: Ints, projections: Floats, minimum: int = 2
 ) -> Floats:
-    """Reprojection errors (K,) in pixels of all nodes in tracks when cameras are known: the accuracy of positions.
+    """Reprojection errors (K,) in pixels of all nodes in tracks when cameras are known: the accuracy of
+    positions.
 
-    positions (N, 2); node_image (N,); tracks (N,); projections (images, 3, 4) from world to pixels. Each track is
-    triangulated from its own positions (linear, then three Gauss-Newton rounds).
+    positions (N, 2); node_image (N,); tracks (N,); projections (images, 3, 4) from world to pixels. Each
+    track is triangulated from its own positions (linear, then three Gauss-Newton rounds).
     """
     errors: list[Floats] = []
     order = np.argsort(tracks, kind="stable")
@@ -249,9 +265,9 @@ def _triangulate(points: Floats, projections: Floats) -> tuple[Floats, Floats]:
     for _ in range(3):
         image = projections @ np.append(point, 1.0)
         residual = image[:, :2] / image[:, 2:] - points
-        jacobian = (projections[:, :2, :3] - (image[:, :2] / image[:, 2:])[:, :, None] * projections[:, 2:3, :3]) / image[
-            :, 2, None, None
-        ]
+        jacobian = (
+            projections[:, :2, :3] - (image[:, :2] / image[:, 2:])[:, :, None] * projections[:, 2:3, :3]
+        ) / image[:, 2, None, None]
         step, *_ = np.linalg.lstsq(jacobian.reshape(-1, 3), -residual.ravel(), rcond=None)
         point = point + step
     image = projections @ np.append(point, 1.0)

@@ -1,8 +1,8 @@
 """Two-view verification, strict: what passes here may carry a model.
 
-Registered is not correct: look-alike facades pass a loose check and bend the whole model. So inliers must exceed what
-chance gives, the matcher's own pair score must not speak against the pair, and (see `cycles`) relative rotations must
-agree around triangles of photos.
+Registered is not correct: look-alike facades pass a loose check and bend the whole model. So inliers must
+exceed what chance gives, the matcher's own pair score must not speak against the pair, and (see `cycles`)
+relative rotations must agree around triangles of photos.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from coam.sfm.journal import Pair, PairJournal, Record
 from coam.sfm.match_pairs import PairMatches, record_to_matches
 
 Floats = npt.NDArray[np.float64]
+Pose = tuple[Floats, Floats]  # rotation (3, 3) and translation (3,), camera-from-world
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class VerifyOptions:
     max_error: float = 0.0025  # epipolar error in long sides of the photo: 2.5 px at 1000 px
     min_inliers: int = 20  # on top of what chance gives
     chance: float = 3.0  # inliers must exceed this many times the number that random matches would give
-    min_overlap: float = 0.1  # pairs the matcher scores below this are refused (uncalibrated scores are ignored)
+    min_overlap: float = (
+        0.1  # pairs the matcher scores below this are refused (uncalibrated scores are ignored)
+    )
     seed: int = 0
 
 
@@ -60,7 +63,9 @@ def chance_inliers(matches: int, max_error: float, width: int, height: int) -> f
 
 
 def verify_pair(matches: PairMatches, camera0: Any, camera1: Any, options: VerifyOptions) -> VerifiedPair:
-    """Verify one pair from its sub-pixel points (not from the quantised keypoints: those are half a cell off)."""
+    """Verify one pair from its sub-pixel points (not from the quantised keypoints: those are half a cell
+    off).
+    """
     import pycolmap
 
     if matches.overlap < options.min_overlap:  # false for nan
@@ -117,13 +122,55 @@ def _accepted(geometry: Any, inliers: npt.NDArray[np.int64]) -> VerifiedPair:
         return np.zeros((3, 3)) if value is None else np.asarray(value, np.float64)
 
     return VerifiedPair(
-        inliers, int(geometry.config), matrix(geometry.E), matrix(geometry.F), matrix(geometry.H), rotation, translation
+        inliers,
+        int(geometry.config),
+        matrix(geometry.E),
+        matrix(geometry.F),
+        matrix(geometry.H),
+        rotation,
+        translation,
     )
 
 
 def _refused(reason: str) -> VerifiedPair:
     zero = np.zeros((3, 3))
     return VerifiedPair(np.zeros(0, np.int64), 0, zero, zero, zero, np.eye(3), np.zeros(3), reason)
+
+
+def verify_with_poses(
+    matches: PairMatches, camera0: Any, camera1: Any, pose0: Pose, pose1: Pose, options: VerifyOptions
+) -> VerifiedPair:
+    """Keep the matches that agree with the known poses: nothing is estimated, so nothing can be estimated
+    wrongly.
+    """
+    rotation = pose1[0] @ pose0[0].T
+    translation = pose1[1] - rotation @ pose0[1]
+    baseline = float(np.linalg.norm(translation))
+    unit = translation / baseline if baseline > 0 else translation
+    cross = np.array([[0, -unit[2], unit[1]], [unit[2], 0, -unit[0]], [-unit[1], unit[0], 0]])
+    essential = cross @ rotation
+    rays0 = np.c_[camera0.cam_from_img(to_colmap(matches.points0.astype(np.float64))), np.ones(len(matches))]
+    rays1 = np.c_[camera1.cam_from_img(to_colmap(matches.points1.astype(np.float64))), np.ones(len(matches))]
+    focal = (camera0.mean_focal_length() + camera1.mean_focal_length()) / 2
+    error = focal * np.sqrt(_sampson(essential, rays0, rays1))
+    limit = options.max_error * max(*matches.size0, *matches.size1)
+    inliers = np.flatnonzero(np.isfinite(error) & (error < limit))
+    zero = np.zeros((3, 3))
+    if len(inliers) < options.min_inliers:
+        reason = f"{len(inliers)} of {len(matches)} matches agree with the known poses"
+        return VerifiedPair(np.zeros(0, np.int64), 0, zero, zero, zero, rotation, unit, reason)
+    calibrated = 2  # COLMAP's TwoViewGeometryConfiguration.CALIBRATED
+    return VerifiedPair(inliers, calibrated, essential, zero, zero, rotation, unit)
+
+
+def _sampson(essential: Floats, rays0: Floats, rays1: Floats) -> Floats:
+    """Squared Sampson errors (N,) of rays (N, 3) with last coordinate 1."""
+    line1 = rays0 @ essential.T
+    line0 = rays1 @ essential
+    top = (rays1 * line1).sum(1) ** 2
+    bottom = (line1[:, :2] ** 2).sum(1) + (line0[:, :2] ** 2).sum(1)
+    result: Floats = top / np.maximum(bottom, 1e-18)
+    return result
 
 
 def verify_pairs(
@@ -143,7 +190,7 @@ def verify_pairs(
     wanted = matched.pairs() if pairs is None else sorted(set(pairs))
     key = f"{options} masked={sorted(keep or ())}"
     stamps = {
-        pair: f"{matched.read(pair).stamp}|{key}|{_camera_key(cameras[pair[0]])}|{_camera_key(cameras[pair[1]])}"
+        pair: "|".join([matched.read(pair).stamp, key, *(_camera_key(cameras[name]) for name in pair)])
         for pair in wanted
     }
     journal = PairJournal(output)
@@ -166,7 +213,9 @@ def verify_pairs(
     return results
 
 
-def unmasked(matches: PairMatches, pair: Pair, keep: Mapping[str, npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+def unmasked(
+    matches: PairMatches, pair: Pair, keep: Mapping[str, npt.NDArray[np.bool_]]
+) -> npt.NDArray[np.bool_]:
     """Which matches (N,) lie on usable pixels of both photos."""
     usable = np.ones(len(matches), np.bool_)
     for name, points in zip(pair, (matches.points0, matches.points1), strict=True):
@@ -179,12 +228,13 @@ def unmasked(matches: PairMatches, pair: Pair, keep: Mapping[str, npt.NDArray[np
 
 
 def _camera_key(camera: Any) -> str:
-    return f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} {camera.has_prior_focal_length}"
+    return f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} "
+    f"{camera.has_prior_focal_length}"
 
 
 def _to_record(result: VerifiedPair, usable: npt.NDArray[np.int64], stamp: str) -> Record:
     inliers = usable[result.inliers] if len(result.inliers) else result.inliers
-    values = {
+    values: dict[str, npt.NDArray[Any]] = {
         "config": np.array(result.config, np.int64),
         "essential": result.essential,
         "fundamental": result.fundamental,

@@ -1,0 +1,99 @@
+"""One worker, many workers, a killed worker: the same matches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_scene import OracleMatcher, Scene
+
+from coam.distributed import match_on_processes, match_on_ray
+from coam.sfm.match_pairs import match_pairs
+from coam.sfm.pairs import exhaustive_pairs
+from coam.sfm.photos import read_photo_folder
+
+
+class MortalMatcher(OracleMatcher):
+    """Kills its own process once, in the middle of the work, when the file `fuse` is there."""
+
+    fuse: Path | None = None
+
+    def match(self, image0, image1, keypoints0=None):
+        if self.fuse is not None and self.fuse.exists() and self.index(image1) == 3:
+            self.fuse.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().match(image0, image1, keypoints0)
+
+
+def load(fuse: Path | None = None, delay: float = 0.0) -> MortalMatcher:
+    matcher = MortalMatcher(Scene(count=7, size=(160, 120), focal=150.0), keep=0.4)
+    matcher.fuse = fuse
+    time.sleep(delay)
+    return matcher
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return read_photo_folder(
+        Scene(count=7, size=(160, 120), focal=150.0).write_photos(tmp_path_factory.mktemp("p"))
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(small, tmp_path_factory):
+    """What one process gives."""
+    paths, digests = {p.name: p.path for p in small.photos}, {p.name: p.digest for p in small.photos}
+    pairs = exhaustive_pairs(small.names)
+    return match_pairs(load(), paths, digests, pairs, tmp_path_factory.mktemp("alone") / "m.h5")
+
+
+def assert_same(one, other):
+    assert one.pairs() == other.pairs()
+    for pair in one.pairs():
+        a, b = one.read(pair), other.read(pair)
+        assert a.stamp == b.stamp
+        for name in a.columns:
+            np.testing.assert_array_equal(a.columns[name], b.columns[name])
+
+
+def test_a_killed_worker_changes_nothing(small, alone, tmp_path):
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    pairs = exhaustive_pairs(small.names)
+    journal = match_on_processes(
+        small, pairs, tmp_path / "m.h5", partial(load, fuse), workers=2, chunk_pairs=3
+    )
+    assert not fuse.exists()  # it did die
+    assert_same(alone, journal)
+
+
+@pytest.mark.slow
+def test_four_workers(small, alone, tmp_path):
+    journal = match_on_processes(
+        small, exhaustive_pairs(small.names), tmp_path / "m.h5", load, 4, chunk_pairs=2
+    )
+    assert_same(alone, journal)
+
+
+@pytest.mark.slow
+def test_local_ray_cluster_with_one_worker_killed(small, alone, tmp_path):
+    ray = pytest.importorskip("ray")
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    journal = match_on_ray(
+        small,
+        exhaustive_pairs(small.names),
+        tmp_path / "m.h5",
+        partial(load, fuse),
+        "local",
+        workers=2,
+        chunk_pairs=3,
+    )
+    assert not fuse.exists()
+    assert not ray.is_initialized()
+    assert_same(alone, journal)

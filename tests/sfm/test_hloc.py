@@ -1,0 +1,97 @@
+"""hloc files, COLMAP databases, and triangulation with known poses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coam.errors import DataError
+from coam.sfm.alignment import model_poses
+from coam.sfm.database import read_database, write_database
+from coam.sfm.hloc import pair_key, read_features, read_matches, triangulate, write_features, write_matches
+from coam.sfm.intrinsics import CameraChoice, make_cameras
+from coam.sfm.journal import PairJournal
+from coam.sfm.keypoints import collect_keypoints, load_keypoints, place_keypoints, save_keypoints
+from coam.sfm.localize import localize
+from coam.sfm.photos import read_photo_folder
+from coam.sfm.pipeline import load_model
+from coam.sfm.verify import verify_pairs
+
+
+@pytest.fixture(scope="module")
+def tracks(built, photos, tmp_path_factory):
+    folder = read_photo_folder(photos)
+    cameras, camera_of = make_cameras(folder.photos, CameraChoice())
+    matched = PairJournal(built[0] / "matches.h5")
+    work = tmp_path_factory.mktemp("hloc")
+    by_name = {photo.name: cameras[camera_of[i]] for i, photo in enumerate(folder.photos)}
+    verified = verify_pairs(matched, by_name, work / "v.h5")
+    keypoints, links = place_keypoints(*collect_keypoints(folder.names, matched, verified))
+    return folder, cameras, camera_of, verified, keypoints, links
+
+
+def test_hloc_files_say_what_the_database_says(tracks, tmp_path):
+    folder, cameras, camera_of, verified, keypoints, links = tracks
+    write_database(tmp_path / "d.db", keypoints, links, verified, cameras, camera_of)
+    write_features(tmp_path / "f.h5", keypoints, {photo.name: photo.size for photo in folder.photos})
+    write_matches(tmp_path / "m.h5", keypoints, links)
+    points, pairs = read_database(tmp_path / "d.db")
+    features = read_features(tmp_path / "f.h5")
+    matches = read_matches(tmp_path / "m.h5", links.pairs)
+    assert set(features) == set(points) == set(folder.names)
+    for name in folder.names:  # +0.5 on the way in, -0.5 on the way out
+        np.testing.assert_allclose(points[name], features[name], atol=1e-4)
+    assert set(matches) == set(pairs)
+    for pair, (index, scores) in matches.items():
+        assert sorted(map(tuple, index)) == sorted(map(tuple, pairs[pair]))
+        assert len(scores) == len(index) > 50
+        assert (scores > 0.1).all()
+    backwards = read_matches(tmp_path / "m.h5", [links.pairs[0][::-1]])[links.pairs[0][::-1]][0]
+    np.testing.assert_array_equal(backwards[:, ::-1], matches[links.pairs[0]][0])
+
+
+def test_database_holds_half_a_pixel_more(tracks, tmp_path):
+    import pycolmap
+
+    _, cameras, camera_of, verified, keypoints, links = tracks
+    write_database(tmp_path / "d.db", keypoints, links, verified, cameras, camera_of)
+    database = pycolmap.Database.open(tmp_path / "d.db")
+    raw = np.asarray(database.read_keypoints(1))[:, :2]
+    database.close()
+    np.testing.assert_allclose(raw, keypoints.positions[keypoints.of(0)] + 0.5, atol=1e-4)
+
+
+def test_keypoints_round_trip(tracks, tmp_path):
+    keypoints = tracks[4]
+    again = load_keypoints(save_keypoints(keypoints, tmp_path / "k.h5"))
+    assert again.names == keypoints.names
+    assert again.grids == keypoints.grids
+    for name in ("start", "ids", "positions", "tracks"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(keypoints, name))
+
+
+def test_pair_key_is_hlocs():
+    assert pair_key("db/1.jpg", "query/night/2.jpg") == "db-1.jpg/query-night-2.jpg"
+
+
+def test_files_that_are_not_hlocs(tmp_path):
+    (tmp_path / "x.h5").write_bytes(b"no")
+    with pytest.raises(DataError, match="written by hloc or coam"):
+        read_features(tmp_path / "x.h5")
+    with pytest.raises(DataError, match="no such file"):
+        read_database(tmp_path / "none.db")
+
+
+def test_triangulation_keeps_known_poses_and_locates(built, photos, queries, matcher, truth, tmp_path):
+    """The poses of a finished model are taken as known; its points are made anew."""
+    summary = triangulate(built[0] / "sparse" / "0", photos, tmp_path, matcher)
+    assert summary["registered_images"] == 5
+    assert summary["sparse_points"] > 700
+    assert summary["mean_reprojection_error"] < 0.5
+    before, after = model_poses(load_model(built[0])[0]), model_poses(load_model(tmp_path)[0])
+    for name in before:
+        np.testing.assert_allclose(before[name][0], after[name][0], atol=1e-9)
+        np.testing.assert_allclose(before[name][1], after[name][1], atol=1e-9)
+    located = localize(tmp_path, queries / "view02.png", matcher)[0]
+    reference = localize(built[0], queries / "view02.png", matcher)[0]
+    np.testing.assert_allclose(located.centre, reference.centre, atol=0.02)

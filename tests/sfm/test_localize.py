@@ -1,0 +1,127 @@
+"""Locating photos in a model, against exact truth; and refusing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from toy_scene import OracleMatcher, Scene
+
+from coam.errors import DataError
+from coam.sfm.alignment import model_poses, pose_errors
+from coam.sfm.localize import (
+    Lifted,
+    LocalizeOptions,
+    localize,
+    locations_to_json,
+    quaternion,
+    solve_location,
+    write_poses,
+)
+from coam.sfm.pipeline import load_model
+
+
+@pytest.mark.parametrize("cameras", [{"*": "SIMPLE_PINHOLE 400 304 380 200 152"}, None])
+def test_queries_are_located_with_and_without_intrinsics(built, queries, matcher, truth, cameras, tmp_path):
+    locations = localize(built[0], queries, matcher, cameras)
+    by_name = {location.name: location for location in locations}
+    assert "broken.jpg" in by_name["broken.jpg"].reason
+    assert by_name["broken.jpg"].pose is None
+    poses = model_poses(load_model(built[0])[0])
+    located = {name: by_name[name].pose for name in ("view02.png", "view05.png")}
+    errors = pose_errors({**poses, **located}, truth)
+    for name in located:
+        index = errors.names.index(name)
+        assert errors.rotation[index] < 0.15
+        assert errors.position[index] < 0.003 * errors.scene_size
+        assert by_name[name].confidence > 0.8
+        assert by_name[name].inliers > 200
+    if cameras is None:
+        assert float(by_name["view02.png"].camera.split()[3]) == pytest.approx(380, rel=0.02)
+    lines = write_poses(locations, tmp_path / "poses.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["view02.png", "view05.png"]
+    assert all(len(line.split()) == 8 for line in lines)
+    values = json.loads(json.dumps(locations_to_json(locations)))
+    assert [value["located"] for value in values] == [False, True, True]
+
+
+class BlindMatcher(OracleMatcher):
+    """Every query shows another place: matches are random."""
+
+    def match(self, image0, image1, keypoints0=None):
+        found = super().match(image0, image1, keypoints0)
+        order = np.random.default_rng(self.index(image0)).permutation(len(found))
+        from dataclasses import replace
+
+        return replace(found, points1=found.points1[order], ids1=found.ids1[order])
+
+
+def test_photo_of_another_place_is_refused(built, queries, scene):
+    locations = localize(built[0], queries / "view02.png", BlindMatcher(scene, keep=0.4))
+    assert locations[0].pose is None
+    assert "agree" in locations[0].reason or "no camera pose" in locations[0].reason
+    assert locations[0].confidence == 0
+
+
+def world_and_view(count, seed, centre):
+    """Points before a camera at `centre` that looks along z, and where it sees them."""
+    generator = np.random.default_rng(seed)
+    world = generator.uniform([-3, -2, 6], [3, 2, 10], (count, 3))
+    seen = world - centre
+    pixels = 500 * seen[:, :2] / seen[:, 2:] + [319.5, 239.5]
+    return world, pixels
+
+
+def test_look_alike_places_are_refused_not_decided_by_majority():
+    import pycolmap
+
+    camera = pycolmap.Camera.create_from_model_name(0, "SIMPLE_PINHOLE", 500.0, 640, 480)
+    parts = []
+    for source, centre in ((0, 0.0), (1, 4.0), (2, 0.0), (3, 4.0)):  # photos 1 and 3 show the look-alike
+        world, pixels = world_and_view(120, source, np.array([centre, 0.0, 0.0]))
+        parts.append((pixels, world, np.full(120, source)))
+    lifted = Lifted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    answer = solve_location("q", lifted, camera, True, ["a", "b", "c", "d"], LocalizeOptions())
+    assert answer.pose is None
+    assert "two halves" in answer.reason
+    honest = Lifted(lifted.points2d[lifted.source % 2 == 0], lifted.points3d[lifted.source % 2 == 0],
+                    lifted.source[lifted.source % 2 == 0])  # fmt: skip
+    answer = solve_location("q", honest, camera, True, ["a", "b", "c", "d"], LocalizeOptions())
+    np.testing.assert_allclose(answer.centre, 0, atol=1e-3)
+    assert answer.matched == ("a", "c")
+
+
+def test_matches_in_one_spot_are_refused():
+    import pycolmap
+
+    camera = pycolmap.Camera.create_from_model_name(0, "SIMPLE_PINHOLE", 500.0, 640, 480)
+    world, pixels = world_and_view(400, 0, np.zeros(3))
+    spot = np.linalg.norm(pixels - pixels[0], axis=1) < 25
+    world, pixels = world[spot], pixels[spot]
+    lifted = Lifted(pixels, world, np.zeros(len(world), np.int64))
+    answer = solve_location("q", lifted, camera, True, ["a"], LocalizeOptions(min_inliers=3))
+    assert answer.pose is None
+    assert "one small spot" in answer.reason
+
+
+def test_folder_without_model(tmp_path, matcher):
+    (tmp_path / "q.jpg").write_bytes(b"x")
+    with pytest.raises(DataError, match="holds no finished model"):
+        localize(tmp_path, tmp_path, matcher)
+
+
+def test_moved_photos_are_named(built, queries, matcher, tmp_path):
+    with pytest.raises(DataError, match="say where they are with --photos"):
+        localize(built[0], queries, matcher, photos=tmp_path)
+
+
+def test_other_settings_are_refused(built, queries):
+    other = OracleMatcher(Scene(count=7, size=(400, 304), focal=380.0, step=16.0))
+    with pytest.raises(DataError, match="made with another grid"):
+        localize(built[0], queries / "view02.png", other)
+
+
+def test_quaternion_of_a_quarter_turn():
+    turn = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
+    np.testing.assert_allclose(quaternion(turn), [np.sqrt(0.5), 0, 0, np.sqrt(0.5)], atol=1e-12)

@@ -1,0 +1,186 @@
+"""Strict verification, rotation cycles, alignment, cameras."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+from toy_scene import OracleMatcher, Scene
+
+from coam.errors import ConfigError, DataError
+from coam.sfm.alignment import pose_errors, similarity
+from coam.sfm.cycles import check_cycles, cycle_error, rotation_angle
+from coam.sfm.intrinsics import (
+    CameraChoice,
+    camera_from_spec,
+    looks_like_one_shoot,
+    make_cameras,
+    read_intrinsics_list,
+)
+from coam.sfm.match_pairs import matches_to_record, record_to_matches
+from coam.sfm.photos import Photo
+from coam.sfm.verify import VerifyOptions, chance_inliers, verify_pair, verify_with_poses
+
+
+def pair(**settings):
+    scene = Scene(count=3, size=(400, 304), focal=380.0)
+    matches = OracleMatcher(scene, **settings).match("view00.png", "view01.png")
+    camera = camera_from_spec("SIMPLE_PINHOLE 400 304 380 200 152")
+    return scene, record_to_matches(matches_to_record(matches, "")), camera
+
+
+def test_right_pair_gives_the_true_rotation():
+    scene, matches, camera = pair(keep=0.5, outliers=0.3)
+    result = verify_pair(matches, camera, camera, VerifyOptions())
+    assert result.accepted
+    true = scene.rotations[1] @ scene.rotations[0].T
+    assert rotation_angle(true.T @ result.rotation) < 0.5
+    true_points = scene.project(1, scene.surface(0, matches.points0.astype(float)))
+    error = np.linalg.norm(true_points - matches.points1, axis=1)
+    assert (error[result.inliers] < 3).mean() > 0.97
+    assert len(result.inliers) > 0.9 * (error < 1.0).sum()
+
+
+def test_random_matches_are_refused_whatever_their_number():
+    _, matches, camera = pair(keep=1.0, outliers=1.0)
+    assert len(matches) > 500
+    result = verify_pair(matches, camera, camera, VerifyOptions())
+    assert not result.accepted
+    assert "needed" in result.reason
+
+
+def test_pair_score_refuses():
+    from dataclasses import replace
+
+    _, matches, camera = pair()
+    assert not verify_pair(replace(matches, overlap=0.02), camera, camera, VerifyOptions()).accepted
+    assert verify_pair(replace(matches, overlap=float("nan")), camera, camera, VerifyOptions()).accepted
+
+
+def test_chance():
+    # a band 2 x 2 px wide over a diagonal of 500 px in 400 x 300 px
+    assert chance_inliers(1000, 2.0, 400, 300) == pytest.approx(1000 * 4 * 500 / 120000)
+
+
+def test_known_poses_separate_right_from_wrong():
+    scene, matches, camera = pair(keep=0.5, outliers=0.4)
+    poses = [(scene.rotations[i], scene.translations[i]) for i in range(2)]
+    result = verify_with_poses(matches, camera, camera, *poses, VerifyOptions())
+    true_points = scene.project(1, scene.surface(0, matches.points0.astype(float)))
+    error = np.linalg.norm(true_points - matches.points1, axis=1)
+    assert set(np.flatnonzero(error < 0.9)) <= set(result.inliers)
+    assert (error[result.inliers] < 5).mean() > 0.95
+
+
+def rotations_of(count, seed=0):
+    absolute = Rotation.random(count, random_state=seed).as_matrix()
+    names = [f"{i}" for i in range(count)]
+    return names, {
+        (names[a], names[b]): absolute[b] @ absolute[a].T for a, b in combinations(range(count), 2)
+    }
+
+
+def test_cycle_error_by_hand():
+    x = Rotation.from_euler("x", 30, degrees=True).as_matrix()
+    assert cycle_error(x, x, x @ x) == pytest.approx(0, abs=1e-5)
+    assert cycle_error(x, x, x) == pytest.approx(30)
+    assert rotation_angle(Rotation.from_euler("z", 179.5, degrees=True).as_matrix()) == pytest.approx(179.5)
+
+
+def test_planted_wrong_pairs_are_found_and_only_they():
+    _, rotations = rotations_of(7)
+    wrong = [("0", "1"), ("2", "5"), ("3", "6")]
+    for number, key in enumerate(wrong):
+        rotations[key] = Rotation.from_euler("y", 90 + number, degrees=True).as_matrix() @ rotations[key]
+    report = check_cycles(rotations, dict.fromkeys(rotations, 100))
+    assert sorted(report.removed) == wrong
+    assert report.triangles == report.closing > 15
+    assert report.unchecked == ()
+
+
+def test_the_weakest_pair_of_a_lone_broken_triangle_goes():
+    _, rotations = rotations_of(3)
+    rotations["0", "2"] = Rotation.from_euler("y", 70, degrees=True).as_matrix() @ rotations["0", "2"]
+    report = check_cycles(rotations, {("0", "1"): 300, ("1", "2"): 250, ("0", "2"): 30})
+    assert list(report.removed) == [("0", "2")]
+    assert report.unchecked == (("0", "1"), ("1", "2"))
+
+
+def test_alignment_recovers_a_planted_similarity():
+    generator = np.random.default_rng(0)
+    source = generator.normal(size=(10, 3))
+    turn = Rotation.random(random_state=1).as_matrix()
+    scale, rotation, translation = similarity(source, 2.5 * source @ turn.T + [1, 2, 3])
+    assert scale == pytest.approx(2.5)
+    np.testing.assert_allclose(rotation, turn, atol=1e-9)
+    np.testing.assert_allclose(translation, [1, 2, 3], atol=1e-9)
+
+
+def test_wrong_cameras_do_not_spoil_the_alignment_of_the_others():
+    scene = Scene(count=10)
+    truth = {name: (scene.rotations[i], scene.translations[i]) for i, name in enumerate(scene.names)}
+    turn = Rotation.random(random_state=2).as_matrix()
+    model = {}
+    for i, name in enumerate(scene.names):  # the same cameras in another world: X' = 0.3 turn X
+        rotation = scene.rotations[i] @ turn.T
+        model[name] = (rotation, 0.3 * scene.translations[i])
+    flip = Rotation.from_euler("y", 100, degrees=True).as_matrix()
+    for name in scene.names[:3]:
+        model[name] = (model[name][0] @ flip, model[name][1] + [0.5, 0, 1.0])
+    errors = pose_errors(model, truth)
+    assert errors.correct() == scene.names[3:]
+    assert errors.rotation[3:].max() < 1e-6
+    assert errors.position[3:].max() < 1e-6
+
+
+def photo(name, size=(800, 600), focal35=None, camera=None):
+    return Photo(name, None, size, name, focal35, camera)
+
+
+def test_exif_focal_length_in_pixels_of_a_portrait_photo():
+    cameras, of = make_cameras([photo("a.jpg", (600, 800), 27.0, "Acme X")], CameraChoice())
+    assert cameras[0].mean_focal_length() == pytest.approx(27 / 36 * 800)
+    assert cameras[0].has_prior_focal_length
+    assert (cameras[0].width, cameras[0].height) == (600, 800)
+    assert of == [0]
+
+
+def test_who_shares_a_camera():
+    shoot = [photo(f"IMG_{i:04d}.jpg") for i in range(4)]
+    assert make_cameras(shoot, CameraChoice())[1] == [0, 0, 0, 0]
+    assert make_cameras(shoot, CameraChoice(sharing="none"))[1] == [0, 1, 2, 3]
+    internet = [photo("23423_1.jpg"), photo("98234242.jpg"), photo("abc.jpg")]
+    assert make_cameras(internet, CameraChoice())[1] == [0, 1, 2]
+    assert make_cameras(internet, CameraChoice(sharing="all"))[1] == [0, 0, 0]
+    mixed = [
+        photo("1.jpg", focal35=24.0, camera="A"),
+        photo("2.jpg", focal35=24.0, camera="A"),
+        photo("3.jpg", focal35=50.0, camera="A"),
+    ]
+    assert make_cameras(mixed, CameraChoice())[1] == [0, 0, 1]
+    assert looks_like_one_shoot(["a1.jpg", "a2.jpg", "a9.jpg"])
+    assert not looks_like_one_shoot(["a1.jpg", "b2.jpg"])
+
+
+def test_given_intrinsics(tmp_path):
+    listing = tmp_path / "cameras.txt"
+    listing.write_text(
+        "# comment\nq/1.jpg PINHOLE 800 600 700 710 400 300\n* SIMPLE_RADIAL 800 600 500 400 300 0.1\n"
+    )
+    given = read_intrinsics_list(listing)
+    cameras, of = make_cameras([photo("q/1.jpg"), photo("x.jpg"), photo("y.jpg")], CameraChoice(given=given))
+    assert of == [0, 1, 1]
+    np.testing.assert_allclose(cameras[0].params, [700, 710, 400, 300])
+    np.testing.assert_allclose(cameras[1].params, [500, 400, 300, 0.1])
+    with pytest.raises(ConfigError, match="is 640 x 480 pixels but its given camera is 800 x 600"):
+        make_cameras([photo("x.jpg", (640, 480))], CameraChoice(given=given))
+    listing.write_text("a.jpg PINHOLE 800 600 700\n")
+    with pytest.raises(ConfigError, match="PINHOLE has 4 parameters"):
+        make_cameras([photo("a.jpg")], CameraChoice(given=read_intrinsics_list(listing)))
+    listing.write_text("a.jpg PINOLE 800 600 700\n")
+    with pytest.raises(ConfigError, match="line 1: 'PINOLE 800 600 700' is no camera"):
+        read_intrinsics_list(listing)
+    with pytest.raises(DataError, match="no such file"):
+        read_intrinsics_list(tmp_path / "none.txt")
