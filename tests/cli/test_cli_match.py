@@ -212,19 +212,18 @@ def test_the_program_prints_one_line_and_its_version(pair: Pair, tmp_path: Path)
     assert program("--version").stdout == f"coam {coam.__version__}\n"
     odd = tmp_path / "new\nline.png"
     odd.write_text("text")
-    for photo in (odd, tmp_path / "missing.png"):
-        result = program("match", pair[0], photo, "-o", tmp_path / "out.png")
-        assert result.returncode == 2
-        assert result.stderr.count("\n") == 1
-        assert "Traceback" not in result.stderr
+    result = program("match", pair[0], odd, "-o", tmp_path / "out.png")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "out.png").exists()
 
 
 def test_a_bug_in_the_program_is_one_line_unless_asked(pair: Pair) -> None:
     code = (
-        "import coam.matcher; from coam.cli import main\n"
+        "import coam.cli.match as command; from coam.cli import main\n"
         "def bug(*a, **k): raise ZeroDivisionError('planted')\n"
-        "coam.matcher.load_matcher = bug; main()"
+        "command.check_outputs = bug; main()"
     )
     for debug in ("", "1"):
         command = [sys.executable, "-c", code, "match", *map(str, pair)]
@@ -239,9 +238,9 @@ def test_a_bug_in_the_program_is_one_line_unless_asked(pair: Pair) -> None:
 
 def test_ctrl_c_ends_with_130_and_no_file(pair: Pair, tmp_path: Path) -> None:
     code = (
-        "import time, coam.matcher; from coam.cli import main\n"
+        "import time, coam.cli.match as command; from coam.cli import main\n"
         "def wait(*a, **k): print('waiting', flush=True); time.sleep(60)\n"
-        "coam.matcher.load_matcher = wait; main()"
+        "command.check_outputs = wait; main()"
     )
     command = [sys.executable, "-c", code, "match", *map(str, pair), "-o", str(tmp_path / "out.npz")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
