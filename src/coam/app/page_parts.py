@@ -1,0 +1,102 @@
+"""Parts of the page that several tabs share."""
+
+from __future__ import annotations
+
+import html
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coam.app.engine import Engine, model_names
+from coam.errors import CoamError
+
+ONE_JOB = "one-job"  # all work shares one queue, one job at a time
+
+
+def photo_input(gradio: Any, label: str, name: str) -> Any:
+    """A place for one photo. The file goes to `Engine.read` as it is, which opens it with its guards."""
+    photo = gradio.Image(
+        label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
+        height=300, elem_id=name, buttons=["fullscreen"],
+    )  # fmt: skip
+    photo.preprocess = lambda payload: None if payload is None else payload.path
+    return photo
+
+
+def settings_row(gradio: Any, engine: Engine, with_matches: bool) -> list[Any]:
+    """Model, resolution and, where asked, the number of matches."""
+    names = model_names()
+    inputs = [
+        gradio.Dropdown(names, value=names[0], label="model"),
+        gradio.Dropdown(list(engine.limits.resolutions), value=512, label="resolution (long side, pixels)"),
+    ]
+    if with_matches:
+        inputs.append(
+            gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
+        )
+    return inputs
+
+
+def example_buttons(gradio: Any, photos: list[Any]) -> None:
+    """One button for each bundled pair that is in this installation."""
+    examples = bundled_pairs()
+    if not examples:
+        return
+    with gradio.Row():
+        for title, load in examples.items():
+            button = gradio.Button(f"Example: {title}", size="sm")
+            button.click(load, None, photos, api_visibility="private", show_progress="hidden")
+
+
+def bundled_pairs() -> dict[str, Callable[[], tuple[Any, Any]]]:
+    """Title -> function that reads the two photos; samples that are not installed are left out."""
+    from coam import samples
+    from coam.images import load_image
+
+    def reader(find: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+        return lambda: tuple(load_image(source).rgb for source in find())  # type: ignore[return-value]
+
+    def motorcycle() -> tuple[Any, Any]:
+        pair = samples.motorcycle()
+        return pair.left, pair.right
+
+    def courtyard() -> tuple[Any, Any]:
+        yard = samples.courtyard()
+        return yard.image("day_04"), yard.image("night_02")
+
+    found = {}
+    for title, find in (("motorcycle", motorcycle), ("courtyard, day and night", courtyard)):
+        try:
+            find()
+        except CoamError:
+            continue
+        found[title] = reader(find)
+    return found
+
+
+def result_folder() -> Path:
+    """A new folder for results, where the app's file cache finds and later deletes them."""
+    return Path(tempfile.mkdtemp(prefix="coam-result-"))
+
+
+def framed(page: str, height: int = 640) -> str:
+    """A self-contained page inside the app: its scripts run, but cannot reach the app around it."""
+    return (
+        f'<iframe sandbox="allow-scripts" style="width:100%;height:{height}px;border:0;border-radius:8px" '
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
+    )
+
+
+class told:
+    """Turns a `CoamError` into the message that the visitor reads; other errors stay unspecific for them."""
+
+    def __init__(self, gradio: Any) -> None:
+        self._gradio = gradio
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, CoamError):
+            raise self._gradio.Error(html.escape(str(error)), title="", print_exception=False) from error

@@ -1,0 +1,197 @@
+"""The tab Reconstruct: a handful of photos in, a point cloud to look around in and the model to download."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from coam.app.engine import Engine
+from coam.app.page_parts import ONE_JOB, framed, result_folder, settings_row, told
+from coam.errors import CoamError, ConfigError, DataError
+
+_LOOK_EVERY = 0.3  # seconds between looks at the running job
+_LONGEST_JOB = 3600  # seconds
+
+
+class Job:
+    """One reconstruction in its own process, so that it can be stopped at any moment."""
+
+    def __init__(self, photos: Path, output: Path, model: str, resolution: int) -> None:
+        command = [sys.executable, "-m", "coam", "sfm", str(photos), "--output", str(output)]
+        command += ["--model", model, "--resolution", str(resolution)]
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip():
+                self.lines.append(line.strip())
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process now; harmless when it has ended."""
+        if self.running:
+            self._process.kill()
+        self._process.wait()
+
+    def check(self) -> None:
+        """Raise what went wrong, once the process has ended."""
+        self._reader.join(timeout=5)
+        if self._process.returncode < 0:
+            raise DataError("the reconstruction was cancelled")
+        if self._process.returncode != 0:
+            words = next((line for line in reversed(self.lines) if line.startswith("error:")), "")
+            raise DataError(
+                words.removeprefix("error:").strip() or "the reconstruction failed; try other photos"
+            )
+
+
+def collect_photos(engine: Engine, paths: list[str] | None, folder: Path) -> int:
+    """Write the uploads that are photos within the limits into `folder`, under names of ours; how many."""
+    if not paths or len(paths) < 2:
+        raise ConfigError("choose at least two photos of one place")
+    if len(paths) > engine.limits.photos:
+        raise ConfigError(
+            f"{len(paths)} photos are too many here; at most {engine.limits.photos} (or use: coam sfm)"
+        )
+    folder.mkdir(parents=True)
+    for number, path in enumerate(paths, start=1):
+        photo = engine.read(path, f"photo {number}")
+        # Written anew: what the reconstruction reads is then surely a picture of the allowed size.
+        picture = Image.fromarray(photo.image.rgb)
+        exif = _focal_exif(photo.image.focal35)
+        picture.save(folder / f"photo_{number:03d}.jpg", quality=95, exif=exif)
+    return len(paths)
+
+
+def _focal_exif(focal35: float | None) -> Image.Exif:
+    """EXIF that carries the focal length over, which the camera model starts from."""
+    exif = Image.Exif()
+    if focal35:
+        exif.get_ifd(0x8769)[0xA405] = round(focal35)
+    return exif
+
+
+def bundled_scene(folder: Path) -> list[str]:
+    """Copies of the bundled courtyard's pictures by day, in `folder`."""
+    from coam import samples
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return [str(shutil.copy(path, folder / path.name)) for path in samples.courtyard().day]
+
+
+def reconstruct_tab(gradio: Any, engine: Engine) -> None:
+    """Add the tab's parts to the page that is being built."""
+    gradio.Markdown(f"Two to {engine.limits.photos} photos of one place or object, with much overlap.")
+    photos = gradio.File(
+        label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,
+    )  # fmt: skip
+    if _has_courtyard():
+        example = gradio.Button("Example: courtyard, 12 pictures", size="sm", elem_id="sfm-example")
+        example.click(lambda: bundled_scene(result_folder()), None, photos, api_visibility="private")
+    with gradio.Row():
+        settings = settings_row(gradio, engine, with_matches=False)
+    with gradio.Row():
+        start = gradio.Button("Reconstruct", variant="primary", elem_id="sfm-start")
+        stop = gradio.Button("Cancel", elem_id="sfm-cancel")
+    status = gradio.Markdown(elem_id="sfm-status")
+    page = gradio.HTML(elem_id="sfm-page")
+    files = gradio.File(label="download the model (COLMAP)", elem_id="sfm-files", interactive=False)
+    jobs: dict[str, Job] = {}  # by visitor
+
+    def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Iterator[Any]:
+        folder = result_folder()
+        visitor = str(request.session_hash)
+        job: Job | None = None
+        try:
+            with told(gradio):
+                yield "reading the photos …", None, None
+                collect_photos(engine, paths, folder / "photos")
+                job = jobs[visitor] = Job(folder / "photos", folder / "model", model, int(resolution))
+                for words in follow(job):
+                    yield words, None, None
+                yield finished(folder / "model")
+        finally:
+            # Also reached when the visitor cancels or closes the page.
+            if job is not None:
+                job.stop()
+            jobs.pop(visitor, None)
+            for name in ("photos", "model"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+
+    run.__annotations__["request"] = gradio.Request
+
+    def cancel(request: Any) -> str:
+        job = jobs.get(str(request.session_hash))
+        if job is not None:
+            job.stop()
+        return "cancelled"
+
+    cancel.__annotations__["request"] = gradio.Request
+    job_event = start.click(
+        run, [photos, *settings], [status, page, files], concurrency_id=ONE_JOB, api_visibility="private",
+        show_progress_on=[status],
+    )  # fmt: skip
+    stop.click(cancel, None, status, cancels=[job_event], queue=False, api_visibility="private")
+
+
+def follow(job: Job) -> Iterator[str]:
+    """What the job says while it runs; raises when it fails, is cancelled or takes too long."""
+    began = time.monotonic()
+    while job.running:
+        if time.monotonic() - began > _LONGEST_JOB:
+            job.stop()
+            raise DataError("the reconstruction took too long; choose fewer photos or a lower resolution")
+        last = job.lines[-1] if job.lines else "loading the model"
+        yield f"{_without_paths(last)} … {time.monotonic() - began:.0f} s"
+        time.sleep(_LOOK_EVERY)
+    job.check()
+
+
+def finished(model: Path) -> tuple[str, str, str]:
+    """Words, the framed point cloud, and a .zip of the model folder's COLMAP models."""
+    import json
+
+    summary = json.loads((model / "summary.json").read_text())
+    if summary["registered_images"] == 0:
+        raise DataError(summary["warnings"][0])
+    archive = shutil.make_archive(str(model.parent / "model"), "zip", model / "sparse")
+    words = [
+        f"**{summary['registered_images']} of {summary['photos']} photos**",
+        f"**{summary['sparse_points']:,} points**",
+        f"track length {summary['mean_track_length']:.2f}",
+        f"reprojection error {summary['mean_reprojection_error']:.2f} px",
+        f"{summary['seconds']:.0f} s",
+        *summary["warnings"],
+    ]
+    return "  ·  ".join(words), framed((model / "model.html").read_text(encoding="utf-8")), archive
+
+
+def _without_paths(line: str) -> str:
+    return " ".join("…" if word.startswith("/") else word for word in line.split())
+
+
+def _has_courtyard() -> bool:
+    from coam import samples
+
+    try:
+        samples.courtyard()
+    except CoamError:
+        return False
+    return True

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coam.app.engine import PICTURES, Engine, draw_or_lines, model_names, summary_of, write_results
+from coam.app.limits import Limits
+from coam.errors import ConfigError, ImageError
+from coam.types import Matches
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(limits=Limits(upload_bytes=300_000, photo_pixels=1_000_000, kept_photos=2))
+
+
+def test_bad_uploads_are_refused_in_words_without_paths(engine, tmp_path, huge_png):
+    broken, large = tmp_path / "broken.jpg", tmp_path / "large.png"
+    broken.write_bytes(b"\xff\xd8\xff\xe0 this is no picture")
+    large.write_bytes(bytes(400_000))
+    assert huge_png.stat().st_size < 300_000
+    for path, words in (
+        (None, "missing"),
+        (broken, "photo 1"),
+        (large, "MB"),
+        (huge_png, "20000"),
+        (tmp_path / "gone.png", "upload it again"),
+    ):
+        with pytest.raises((ImageError, ConfigError), match=words) as caught:
+            engine.read(path, "photo 1")
+        assert "photo 1" in str(caught.value)
+        assert str(tmp_path) not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_settings_outside_the_limits_are_refused(engine):
+    name = model_names()[0]
+    with pytest.raises(ConfigError, match="model"):
+        engine.matcher("../../etc/passwd.safetensors", 320, 100)
+    with pytest.raises(ConfigError, match="resolution"):
+        engine.matcher(name, 4096, 100)
+    with pytest.raises(ConfigError, match="between 1 and 8192"):
+        engine.matcher(name, 320, 100_000)
+
+
+def test_a_photo_is_encoded_once_and_old_ones_are_forgotten(engine, photos, tmp_path):
+    matcher = engine.matcher(model_names()[0], 320, 64)
+    first, second = (engine.read(path, "photo") for path in photos)
+    prepared = engine.prepare(matcher, first)
+    assert engine.prepare(matcher, engine.read(photos[0], "photo")) is prepared
+    engine.prepare(matcher, second)
+    assert engine.prepare(matcher, first) is prepared
+    other = tmp_path / "third.png"
+    Image.new("RGB", (64, 64), (9, 90, 200)).save(other)
+    engine.prepare(matcher, engine.read(other, "photo"))  # the second photo has to go
+    assert engine.prepare(matcher, first) is prepared
+    assert len(engine._prepared) == 2
+
+
+def test_matching_and_its_files(engine, photos, tmp_path):
+    matcher = engine.matcher(model_names()[0], 320, 64)
+    assert matcher.config.resolution == 320
+    prepared = [engine.prepare(matcher, engine.read(path, "photo")) for path in photos]
+    matches = engine.match(matcher, *prepared)
+    assert 0 < len(matches) <= 64
+    assert matches.size0 == (400, 300)
+    assert f"{len(matches)} matches" in summary_of(matches)
+    for kind in PICTURES:
+        picture, note = draw_or_lines(matches, kind)
+        assert picture.size[0] > 300
+        assert note == "" or "aligned" in note
+    files = write_results(matches, picture, tmp_path / "out")
+    assert [path.rsplit(".", 1)[1] for path in files] == ["npz", "html", "png"]
+    np.testing.assert_array_equal(Matches.load(files[0]).points0, matches.points0)
+    page = (tmp_path / "out" / "matches.html").read_text()
+    assert json.loads(page.split('type="application/json">')[1].split("</script>")[0])["count"] == len(
+        matches
+    )
+    explanation = engine.explain(matcher, *prepared, (200.0, 150.0))
+    assert explanation.point == (200.0, 150.0)
