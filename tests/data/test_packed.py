@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from coam.data.pack_tracks import TrackScene, pack_tracks
-from coam.data.packed import PackedRgbd, PackedTracks, read_photo_as_jpeg
+from coam.data.packed import PackedRgbd, PackedTracks, concatenate_bytes, read_photo_as_jpeg
 from coam.errors import DataError
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -106,6 +106,12 @@ def test_jpeg_bytes_are_kept_as_they_are(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20), (200, 10, 30)).save(path)
     assert read_photo_as_jpeg(path, max_side=None) == (path.read_bytes(), (30, 20))
     assert read_photo_as_jpeg(path, max_side=15)[1] == (15, 10)
+
+
+def test_equal_photos_are_stored_once() -> None:
+    data, spans = concatenate_bytes([b"abc", b"de", b"abc"])
+    assert data.tobytes() == b"abcde"
+    assert spans.tolist() == [[0, 3], [3, 5], [0, 3]]
 
 
 def test_a_photo_of_another_shape_is_refused(tmp_path: Path) -> None:

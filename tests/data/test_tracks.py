@@ -39,11 +39,11 @@ def make_packed(
             buffer, "PNG"
         )  # lossless; PIL looks at the bytes, not the name
         parts.append(buffer.getvalue())
-    jpeg, offsets = concatenate_bytes(parts)
+    jpeg, spans = concatenate_bytes(parts)
     count, number = len(positions), len(positions[0])
     return PackedTracks(
         jpeg=jpeg,
-        jpeg_offsets=offsets,
+        jpeg_spans=spans,
         sizes=np.array([size] * count, dtype=np.int32),
         image_scene=np.array(scene, dtype=np.int32),
         intrinsics=np.tile([100.0, 100, 99.5, 99.5], (count, 1)),

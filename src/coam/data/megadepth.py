@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,8 @@ class MegaDepthPairs:
         seeds = torch.randint(2**62, (batch_size,), generator=generator, device=generator.device).tolist()
         singles = list(self._pool.map(lambda seed: self._sample_one(seed, size, points), seeds))
         batch = concatenate(singles)
-        values = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        return PairBatch(**{k: None if v is None else v.to(self.device) for k, v in values.items()})
+        tensors = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        return replace(batch, **{k: t.to(self.device) for k, t in tensors.items() if t is not None})
 
     def _sample_one(self, seed: int, size: int, points: int) -> PairBatch:
         draw = Draw(torch.Generator().manual_seed(seed))

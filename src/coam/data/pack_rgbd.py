@@ -62,13 +62,13 @@ def pack_rgbd(
         raise DataError(
             f"no two frames of {folder} see {min_shared:.0%} in common; check poses and depth unit"
         )
-    jpeg, jpeg_offsets = concatenate_bytes([f.jpeg for f in frames])
-    depth, depth_offsets = concatenate_bytes([_depth_png(f.depth, depth_unit) for f in frames])
+    jpeg, jpeg_spans = concatenate_bytes([f.jpeg for f in frames])
+    depth, depth_spans = concatenate_bytes([_depth_png(f.depth, depth_unit) for f in frames])
     packed = PackedRgbd(
         jpeg=jpeg,
-        jpeg_offsets=jpeg_offsets,
+        jpeg_spans=jpeg_spans,
         depth_png=depth,
-        depth_offsets=depth_offsets,
+        depth_spans=depth_spans,
         depth_unit=np.array([depth_unit]),
         sizes=np.array([f.size for f in frames], dtype=np.int32),
         image_scene=np.zeros(len(frames), dtype=np.int32),

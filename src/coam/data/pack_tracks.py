@@ -98,12 +98,12 @@ def _assemble(
     facts: list[tuple[int, float, float]],
     scenes: list[str],
 ) -> PackedTracks:
-    jpeg, jpeg_offsets = concatenate_bytes([view.jpeg for view in views])
+    jpeg, jpeg_spans = concatenate_bytes([view.jpeg for view in views])
     counts = [len(view.point_ids) for view in views]
     shared, angle, scale = zip(*facts, strict=True)
     return PackedTracks(
         jpeg=jpeg,
-        jpeg_offsets=jpeg_offsets,
+        jpeg_spans=jpeg_spans,
         sizes=np.array([view.size for view in views], dtype=np.int32),
         image_scene=np.array(image_scene, dtype=np.int32),
         intrinsics=np.stack([view.intrinsics for view in views]),

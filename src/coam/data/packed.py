@@ -69,10 +69,10 @@ class _PackedFile:
         return [f.name for f in fields(cls) if f.name not in _TEXT_FIELDS]  # type: ignore[arg-type]
 
 
-def _decode_slice(data: Array, offsets: Array, index: int) -> Array:
+def _decode_span(data: Array, span: Array) -> Array:
     from PIL import Image
 
-    with Image.open(io.BytesIO(data[offsets[index] : offsets[index + 1]].tobytes())) as image:
+    with Image.open(io.BytesIO(data[span[0] : span[1]].tobytes())) as image:
         return np.asarray(image)
 
 
@@ -82,8 +82,8 @@ class PackedTracks(_PackedFile):
 
     FORMAT: ClassVar[str] = "coam-tracks-1"
 
-    jpeg: Array  # (bytes,) uint8, photo after photo
-    jpeg_offsets: Array  # (N + 1,) int64
+    jpeg: Array  # (bytes,) uint8, photo after photo; a photo that several models hold is there once
+    jpeg_spans: Array  # (N, 2) int64 begin and end of each photo
     sizes: Array  # (N, 2) int32 width, height
     image_scene: Array  # (N,) int32
     intrinsics: Array  # (N, 4) float64 fx, fy, cx, cy, our pixels
@@ -104,7 +104,7 @@ class PackedTracks(_PackedFile):
 
     def photo(self, index: int) -> Array:
         """Photo (height, width, 3) uint8 RGB."""
-        return _decode_slice(self.jpeg, self.jpeg_offsets, index)
+        return _decode_span(self.jpeg, self.jpeg_spans[index])
 
     def observations(self, index: int) -> tuple[Array, Array, Array]:
         """Point ids (m,), positions (m, 2) and depths (m,) that photo `index` observes."""
@@ -125,9 +125,9 @@ class PackedRgbd(_PackedFile):
     FORMAT: ClassVar[str] = "coam-rgbd-1"
 
     jpeg: Array  # (bytes,) uint8
-    jpeg_offsets: Array  # (N + 1,) int64
+    jpeg_spans: Array  # (N, 2) int64
     depth_png: Array  # (bytes,) uint8, 16-bit PNG
-    depth_offsets: Array  # (N + 1,) int64
+    depth_spans: Array  # (N, 2) int64
     depth_unit: Array  # (1,) float64 metres per step of the depth PNG
     sizes: Array  # (N, 2) int32 width, height
     image_scene: Array  # (N,) int32
@@ -144,11 +144,11 @@ class PackedRgbd(_PackedFile):
 
     def photo(self, index: int) -> Array:
         """Photo (height, width, 3) uint8 RGB."""
-        return _decode_slice(self.jpeg, self.jpeg_offsets, index)
+        return _decode_span(self.jpeg, self.jpeg_spans[index])
 
     def depth(self, index: int) -> npt.NDArray[np.float32]:
         """Depth (height, width) float32 in metres, 0 where there is none."""
-        raw = _decode_slice(self.depth_png, self.depth_offsets, index).astype(np.uint16)
+        raw = _decode_span(self.depth_png, self.depth_spans[index]).astype(np.uint16)
         metres: npt.NDArray[np.float32] = (raw * float(self.depth_unit[0])).astype(np.float32)
         metres[raw == 65535] = 0
         return metres
@@ -174,6 +174,12 @@ def read_photo_as_jpeg(path: Path, max_side: int | None, quality: int = 92) -> t
 
 
 def concatenate_bytes(parts: Sequence[bytes]) -> tuple[Array, Array]:
-    """All parts in one uint8 array, and their offsets (len + 1,)."""
-    offsets = np.cumsum([0, *(len(p) for p in parts)], dtype=np.int64)
-    return np.frombuffer(b"".join(parts), dtype=np.uint8), offsets
+    """All parts in one uint8 array, equal ones once, and where each begins and ends (len, 2)."""
+    place: dict[bytes, tuple[int, int]] = {}
+    end = 0
+    for part in parts:
+        if part not in place:
+            place[part] = (end, end + len(part))
+            end += len(part)
+    spans = np.array([place[part] for part in parts], dtype=np.int64).reshape(-1, 2)
+    return np.frombuffer(b"".join(place), dtype=np.uint8), spans
