@@ -30,7 +30,7 @@ def save(path: Path, picture: np.ndarray) -> None:
 
 @pytest.fixture
 def hpatches_root(tmp_path: Path) -> Path:
-    """i_one with six .ppm and identity homographies (darker and darker), v_two with .png shifted by k pixels."""
+    """i_one with six .ppm and identity homographies (darker and darker), v_two: .png shifted by k px."""
     root = tmp_path / "hpatches"
     base = textured(0)
     save(root / "i_one" / "1.ppm", base)
@@ -46,7 +46,7 @@ def hpatches_root(tmp_path: Path) -> Path:
 
 
 class CountingMatcher:
-    """Gives identity matches and writes down what it read, as a matcher that encodes each photo once would."""
+    """Gives identity matches and writes down what it read, like a matcher that encodes photos once."""
 
     def __init__(self, cache_size: int = 8) -> None:
         self.encoded: list[Path] = []

@@ -69,7 +69,7 @@ def test_mma_of_planted_errors() -> None:
     )
     points0 = np.array([[10, 10], [50, 80], [200, 300], [400, 100], [30, 400.0]])
     planted = np.array([[0.5, 0], [0, 2.5], [0, 4], [8, 0], [60, 0.0]])
-    row = score_hpatches(pair, matches_with(points0, points0 + [10, 0] + planted))
+    row = score_hpatches(pair, matches_with(points0, points0 + np.array([10, 0]) + planted))
     assert [row[f"mma@{t}"] for t in (1, 2, 3, 4, 5, 8, 10)] == [0.2, 0.2, 0.4, 0.6, 0.6, 0.8, 0.8]
     assert row["matches"] == 5
 
@@ -78,7 +78,7 @@ def test_corner_error_is_measured_at_a_short_side_of_480() -> None:
     """A shift of 12 px found in a 1600 x 1200 photo is 12 * 480 / 1200 = 4.8 px in the protocol's frame."""
     pair = EvaluationPair("p", Path("a"), Path("b"), "s", homography=np.eye(3))
     points = np.random.default_rng(0).uniform(0, 1200, (100, 2))
-    row = score_hpatches(pair, matches_with(points, points + [12, 0], (1600, 1200)))
+    row = score_hpatches(pair, matches_with(points, points + np.array([12, 0]), (1600, 1200)))
     assert row["corner_error"] == pytest.approx(4.8, abs=0.01)
 
 

@@ -248,7 +248,10 @@ def _matcher(
 ) -> MatcherSpec:
     from coam.evaluation.matchers import find_matcher
 
-    return find_matcher(name, device=device, resolution=resolution, max_matches=max_matches, preset=preset)
+    spec = find_matcher(name, device=device, resolution=resolution, max_matches=max_matches, preset=preset)
+    if spec.config.get("trained") is False:
+        typer.echo(f"warning: {name} is untrained, so its figures mean nothing", err=True)
+    return spec
 
 
 def _settings(estimator: str, threshold: float | None) -> dict[str, Any]:

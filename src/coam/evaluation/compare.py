@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coam.errors import DataError
 from coam.evaluation.benchmarks import find_benchmark
 from coam.evaluation.html_report import page, table
 from coam.evaluation.runner import decode_row, read_report, write_json
-from coam.evaluation.statistics import Statistic, compare_paired
-from coam.evaluation.summary import Figure, Row
+from coam.evaluation.statistics import compare_paired
+from coam.evaluation.summary import Figure, Table, on_table
 from coam.evaluation.svg import line_plot
 from coam.evaluation.text_report import figure_kind, format_value
 
@@ -67,12 +66,12 @@ def _compare_subset(
     figures: Sequence[Figure],
     resamples: int,
 ) -> dict[str, dict[str, Any]]:
-    members_a = [decode_row(rows_a[name]["row"]) for name in names]
-    members_b = [decode_row(rows_b[name]["row"]) for name in names]
+    members_a = Table.of([decode_row(rows_a[name]["row"]) for name in names])
+    members_b = Table.of([decode_row(rows_b[name]["row"]) for name in names])
     sequences = [rows_a[name]["sequence"] for name in names]
     result = {}
     for figure in figures:
-        a, b = _statistic(figure, members_a), _statistic(figure, members_b)
+        a, b = on_table(figure, members_a), on_table(figure, members_b)
         compared = compare_paired(a, b, sequences, resamples=resamples)
         whole = np.arange(len(names))
         better = compared.probability_b_better
@@ -84,13 +83,6 @@ def _compare_subset(
             "significant": compared.significant,
         }
     return result
-
-
-def _statistic(figure: Figure, rows: list[Row]) -> Statistic:
-    def compute(index: npt.NDArray[np.int64]) -> float:
-        return figure.compute([rows[i] for i in index])
-
-    return compute
 
 
 def _verdict(entry: dict[str, Any]) -> str:

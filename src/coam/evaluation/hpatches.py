@@ -15,16 +15,14 @@ corners, area below 3 / 5 / 10 px.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from coam.errors import DataError
 from coam.evaluation.metrics import error_auc, matching_accuracy, transfer_errors
 from coam.evaluation.pairs import Array, EvaluationPair
-from coam.evaluation.summary import Figure, Row, mean_of
+from coam.evaluation.summary import Figure, Row, Summary, mean_of
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import corner_error, scaled_homography
 from coam.geometry.robust import Estimator, RansacOptions, estimate_homography
@@ -136,11 +134,8 @@ def match_errors_hpatches(pair: EvaluationPair, matches: Matches) -> Array:
     return transfer_errors(matches.points0, matches.points1, pair.homography)
 
 
-def _corner_auc(limit: float) -> Any:
-    def figure(rows: Sequence[Row]) -> float:
-        return float(error_auc([float(row["corner_error"]) for row in rows], [limit])[0])
-
-    return figure
+def _corner_auc(limit: float) -> Summary:
+    return lambda table: float(error_auc(table["corner_error"], [limit])[0])
 
 
 FIGURES: tuple[Figure, ...] = (

@@ -29,7 +29,7 @@ from coam.evaluation.hpatches import load_hpatches
 from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import PairBenchmark
-from coam.evaluation.summary import Figure, Row, Summary, mean_of
+from coam.evaluation.summary import Figure, Row, Summary, Table, mean_of
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.types import Matches, Size
@@ -116,9 +116,9 @@ def _sample(dense: Any, points: Array, size: Size) -> Array:
 def standard_deviation(label: str) -> Summary:
     """Std of the L1 difference over all positions of all pairs (pairs weigh alike)."""
 
-    def summary(rows: Sequence[Row]) -> float:
-        mean = float(np.nanmean([row[f"{label}_l1"] for row in rows]))
-        squares = float(np.nanmean([row[f"{label}_l1_squares"] for row in rows]))
+    def summary(table: Table) -> float:
+        mean = float(np.nanmean(table[f"{label}_l1"]))
+        squares = float(np.nanmean(table[f"{label}_l1_squares"]))
         return math.sqrt(max(squares - mean**2, 0.0))
 
     return summary

@@ -11,7 +11,6 @@ is ranked by its number of matches, and only the ROC is given.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +19,8 @@ import numpy as np
 from coam.errors import DataError
 from coam.evaluation.hpatches import load_hpatches
 from coam.evaluation.metrics import calibration, roc_auc, roc_curve
-from coam.evaluation.pairs import EvaluationPair
-from coam.evaluation.summary import Figure, Row
+from coam.evaluation.pairs import Array, EvaluationPair
+from coam.evaluation.summary import Figure, Row, Table
 from coam.types import Matches
 
 SAME, DIFFERENT = "same place", "different places"
@@ -97,41 +96,40 @@ def score_pair_score(pair: EvaluationPair, matches: Matches) -> Row:
     }
 
 
-def _scores(rows: Sequence[Row]) -> tuple[list[float], list[bool], bool]:
-    """Scores, truths and whether the scores are probabilities."""
-    calibrated = not any(math.isnan(row["overlap"]) for row in rows)
-    key = "overlap" if calibrated else "matches"
-    return [row[key] for row in rows], [row["truth"] > 0.5 for row in rows], calibrated
+def _scores(table: Table) -> tuple[Array, Array, bool]:
+    """Scores, truths (as 0 and 1) and whether the scores are probabilities."""
+    calibrated = not np.isnan(table["overlap"]).any()
+    return table["overlap" if calibrated else "matches"], table["truth"], calibrated
 
 
-def area_under_roc(rows: Sequence[Row]) -> float:
+def area_under_roc(table: Table) -> float:
     """Area under the ROC curve; nan where only one kind of pair is there."""
-    scores, truth, _ = _scores(rows)
+    scores, truth, _ = _scores(table)
     return roc_auc(scores, truth)
 
 
-def accuracy(rows: Sequence[Row]) -> float:
+def accuracy(table: Table) -> float:
     """Share of right verdicts when 0.5 decides."""
-    scores, truth, calibrated = _scores(rows)
-    return float(np.mean((np.asarray(scores) >= 0.5) == np.asarray(truth))) if calibrated else float("nan")
+    scores, truth, calibrated = _scores(table)
+    return float(np.mean((scores >= 0.5) == (truth > 0.5))) if calibrated else float("nan")
 
 
-def calibration_error(rows: Sequence[Row]) -> float:
+def calibration_error(table: Table) -> float:
     """Expected calibration error in ten bins."""
-    scores, truth, calibrated = _scores(rows)
+    scores, truth, calibrated = _scores(table)
     return calibration(scores, truth)[1] if calibrated else float("nan")
 
 
-def mean_score(rows: Sequence[Row]) -> float:
+def mean_score(table: Table) -> float:
     """Mean of the score."""
-    return float(np.mean(_scores(rows)[0]))
+    return float(np.mean(_scores(table)[0]))
 
 
 def pair_score_curves(
     pairs: Sequence[EvaluationPair], rows: Sequence[Row]
 ) -> dict[str, list[tuple[float, float]]]:
     """The ROC curve, and the reliability curve where the score is a probability."""
-    scores, truth, calibrated = _scores(rows)
+    scores, truth, calibrated = _scores(Table.of(rows))
     fpr, tpr, _ = roc_curve(scores, truth)
     curves = {"ROC": [(float(x), float(y)) for x, y in zip(fpr, tpr, strict=True)]}
     if calibrated:

@@ -16,7 +16,6 @@ et al., ECCV 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy as np
 from coam.errors import DataError
 from coam.evaluation.metrics import accuracy_below, error_auc, yfcc_map
 from coam.evaluation.pairs import Array, EvaluationPair
-from coam.evaluation.summary import Figure, Row, mean_of, median_of
+from coam.evaluation.summary import Figure, Row, Summary, mean_of, median_of
 from coam.geometry.epipolar import fundamental_from_pose, symmetric_epipolar_distance
 from coam.geometry.pose import rotation_angle, rotation_error, translation_error
 from coam.geometry.robust import Estimator, RansacOptions, relative_pose
@@ -178,20 +177,16 @@ def match_errors_pose(pair: EvaluationPair, matches: Matches) -> Array:
     return symmetric_epipolar_distance(matches.points0, matches.points1, fundamental)
 
 
-def _errors(rows: Sequence[Row], key: str = "pose_error") -> list[float]:
-    return [row[key] for row in rows]
+def _auc(limit: float) -> Summary:
+    return lambda table: float(error_auc(table["pose_error"], [limit])[0])
 
 
-def _auc(limit: float) -> Callable[[Sequence[Row]], float]:
-    return lambda rows: float(error_auc(_errors(rows), [limit])[0])
+def _map(limit: int) -> Summary:
+    return lambda table: yfcc_map(table["pose_error"], limit)
 
 
-def _map(limit: int) -> Callable[[Sequence[Row]], float]:
-    return lambda rows: yfcc_map(_errors(rows), limit)
-
-
-def _accuracy(key: str, limit: float) -> Callable[[Sequence[Row]], float]:
-    return lambda rows: accuracy_below(_errors(rows, key), limit)
+def _accuracy(key: str, limit: float) -> Summary:
+    return lambda table: accuracy_below(table[key], limit)
 
 
 FIGURES: tuple[Figure, ...] = (

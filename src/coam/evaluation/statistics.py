@@ -49,7 +49,7 @@ def _resamples(sequences: Sequence[Hashable], count: int, seed: int) -> list[npt
 
 
 def _central_95(drawn: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """2.5 and 97.5 % quantiles; taken from the sample itself, because between infinities nothing interpolates."""
+    """2.5 and 97.5 % quantiles from the sample itself: between infinities nothing interpolates."""
     known = drawn[~np.isnan(drawn)]
     if len(known) == 0:
         return float("nan"), float("nan")

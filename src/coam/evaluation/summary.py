@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coam.evaluation.pairs import EvaluationPair
-from coam.evaluation.statistics import bootstrap
+from coam.evaluation.statistics import Statistic, bootstrap
 
 Row = dict[str, float]  # the figures of one pair by name
-Summary = Callable[[Sequence[Row]], float]
+Array = npt.NDArray[np.float64]
+
+
+class Table:
+    """Rows as columns, and any selection of them; the bootstrap asks for thousands of selections."""
+
+    def __init__(self, columns: Mapping[str, Array], index: npt.NDArray[np.int64] | None = None) -> None:
+        self.columns, self.index = columns, index
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Table:
+        """The table of some rows, which all have the same entries."""
+        keys = rows[0] if rows else {}
+        return Table({key: np.asarray([row[key] for row in rows], dtype=np.float64) for key in keys})
+
+    def __getitem__(self, key: str) -> Array:
+        column = self.columns[key]
+        return column if self.index is None else column[self.index]
+
+    def take(self, index: npt.NDArray[np.int64]) -> Table:
+        """The rows at `index`, of a table that is not a selection itself."""
+        return Table(self.columns, index)
+
+
+Summary = Callable[[Table], float]
 
 
 @dataclass(frozen=True)
@@ -29,22 +54,26 @@ class Figure:
 def mean_of(key: str) -> Summary:
     """Mean over pairs of one entry of their rows; pairs where it is nan (not defined) are left out."""
 
-    def summary(rows: Sequence[Row]) -> float:
-        values = np.asarray([row[key] for row in rows], dtype=np.float64)
-        values = values[~np.isnan(values)]
+    def summary(table: Table) -> float:
+        values = table[key][~np.isnan(table[key])]
         return float(values.mean()) if len(values) else float("nan")
 
     return summary
 
 
 def median_of(key: str) -> Summary:
-    """Median over pairs of one entry of their rows (failures are inf and count)."""
+    """Lower median over pairs of one entry of their rows (failures are inf and count)."""
 
-    def summary(rows: Sequence[Row]) -> float:
-        values = np.asarray([row[key] for row in rows], dtype=np.float64)
-        return float(np.nanmedian(values)) if len(values) else float("nan")
+    def summary(table: Table) -> float:
+        values = table[key][~np.isnan(table[key])]
+        return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else float("nan")
 
     return summary
+
+
+def on_table(figure: Figure, table: Table) -> Statistic:
+    """The figure as a function of pair indices, as the bootstrap wants it."""
+    return lambda index: figure.compute(table.take(index))
 
 
 def summarise(
@@ -57,19 +86,13 @@ def summarise(
             tables.setdefault(subset, []).append(index)
     result: dict[str, dict[str, dict[str, float]]] = {}
     for subset, chosen in tables.items():
-        members = [rows[i] for i in chosen]
+        members = Table.of([rows[i] for i in chosen])
         sequences = [pairs[i].sequence for i in chosen]
         result[subset] = {
-            figure.name: asdict(
-                bootstrap(
-                    lambda index, f=figure, m=members: f.compute([m[i] for i in index]),  # type: ignore[misc]
-                    sequences,
-                    resamples=resamples,
-                )
-            )
+            figure.name: asdict(bootstrap(on_table(figure, members), sequences, resamples=resamples))
             for figure in figures
         }
-        result[subset]["pairs"] = {"value": float(len(members)), "low": float("nan"), "high": float("nan")}
+        result[subset]["pairs"] = {"value": float(len(chosen)), "low": float("nan"), "high": float("nan")}
     return result
 
 
@@ -81,7 +104,8 @@ def per_sequence(
     for pair, row in zip(pairs, rows, strict=True):
         members.setdefault(pair.sequence, []).append(row)
     return {
-        name: {"pairs": float(len(group))} | {f.name: f.compute(group) for f in figures if f.headline}
+        name: {"pairs": float(len(group))}
+        | {f.name: f.compute(Table.of(group)) for f in figures if f.headline}
         for name, group in members.items()
     }
 
