@@ -81,8 +81,10 @@ def test_four_workers(small, alone, tmp_path):
 
 
 @pytest.mark.slow
-def test_local_ray_cluster_with_one_worker_killed(small, alone, tmp_path):
+def test_local_ray_cluster_with_one_worker_killed(small, alone, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
+    tests = Path(__file__).parent  # Ray's workers must be able to import the toy matcher
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parents[1] / "src")]))
     fuse = tmp_path / "fuse"
     fuse.touch()
     journal = match_on_ray(

@@ -115,7 +115,7 @@ def test_full_disk_is_one_line(tmp_path):
 
 def test_other_errors_stay_what_they_are(tmp_path):
     with pytest.raises(FileNotFoundError), one_line_when_disk_is_full(tmp_path):
-        open(tmp_path / "missing")
+        (tmp_path / "missing").read_bytes()
 
 
 WORKER = """
