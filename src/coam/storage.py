@@ -188,8 +188,9 @@ def _size(value: list[int]) -> Size:
 
 
 def _write_npz(path: Path, header: Header, arrays: Arrays) -> None:
+    content: dict[str, Any] = {"header": np.array(json.dumps(header)), **arrays}
     with path.open("wb") as file:  # given a name, numpy would add its own ending to AB.NPZ
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+        np.savez_compressed(file, **content)
 
 
 def _read_npz(path: Path) -> tuple[Header, Arrays]:
