@@ -97,7 +97,7 @@ def test_a_forged_upload_path_is_refused(served):
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status == 200
     events = get(address, "gradio_api/queue/data?session_hash=forged")[2].decode()
-    final = [json.loads(line[6:]) for line in events.splitlines() if "process_completed" in line][0]
+    final = next(json.loads(line[6:]) for line in events.splitlines() if "process_completed" in line)
     assert final["success"] is False
     hostname = Path("/etc/hostname").read_text().strip() if Path("/etc/hostname").exists() else "?"
     assert hostname not in json.dumps(final.get("output", {}).get("data", ""))

@@ -81,6 +81,7 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
         format="png",
         interactive=False,
         buttons=["download", "fullscreen"],
+        show_label=False,
     )
     with gradio.Accordion("Look closer: pan, zoom, hover, filter, flicker", open=False):
         page = gradio.HTML(elem_id="match-page")
@@ -133,6 +134,7 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
         format="png",
         interactive=False,
         buttons=["download", "fullscreen"],
+        show_label=False,
     )
 
     def answer(

@@ -99,4 +99,6 @@ class told:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, CoamError):
-            raise self._gradio.Error(html.escape(str(error)), title="", print_exception=False) from error
+            words = html.escape(str(error))
+            # Stays until it is closed: a message that vanishes while one reads it helps nobody.
+            raise self._gradio.Error(words, duration=None, title="", print_exception=False) from error
