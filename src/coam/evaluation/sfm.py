@@ -1,0 +1,158 @@
+"""Structure from motion: the five figures of the paper's tables, ours beside COLMAP's SIFT, in one run.
+
+Layouts: a folder of photos is one scene; a folder of the Local Feature Evaluation benchmark (Schoenberger et
+al., CVPR 2017: Madrid_Metropolis/images, Gendarmenmarkt/images, Tower_of_London/images) is one scene per
+subfolder with `images`; so is any folder whose subfolders hold photos (the paper's sculptures).
+
+Figures, of the largest model: registered images, sparse points, mean track length, mean reprojection error in
+pixels, dense points (only where COLMAP was built with CUDA; otherwise the table says so). SIFT is COLMAP's
+own, with its default settings, exhaustive matching and the same incremental mapper. They are figures of
+quantity: a wrong model can have more points than a right one, so look at model.html too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from coam.errors import DataError, MissingExtraError
+from coam.evaluation.html_report import page, table
+from coam.evaluation.matchers import MatcherSpec
+from coam.evaluation.runner import environment, write_json
+from coam.evaluation.text_report import format_value
+
+FIGURE_NAMES = {
+    "registered_images": "registered images",
+    "sparse_points": "sparse points",
+    "mean_track_length": "track length",
+    "mean_reprojection_error": "reprojection error (px)",
+    "dense_points": "dense points",
+}
+PHOTO_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm")
+Say = Callable[[str], None]
+
+
+def find_scenes(root: Path) -> dict[str, Path]:
+    """Scene name -> folder of its photos."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; give a folder of photos or of scenes")
+    subfolders = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    nested = {f.name: f / "images" for f in subfolders if _has_photos(f / "images")}
+    if nested:
+        return nested
+    if _has_photos(root):
+        return {root.resolve().name: root}
+    flat = {f.name: f for f in subfolders if _has_photos(f)}
+    if not flat:
+        raise DataError(
+            f"no photos in {root}, its subfolders or their images/; give a folder of photos or of scenes"
+        )
+    return flat
+
+
+def _has_photos(folder: Path) -> bool:
+    return folder.is_dir() and any(p.suffix.lower() in PHOTO_ENDINGS for p in folder.iterdir())
+
+
+def reconstruct_with_sift(photos: Path, output: Path, seed: int = 0) -> dict[str, Any]:
+    """The five figures of COLMAP's own SIFT pipeline; kept in sift.json, so that it runs once."""
+    done = output / "sift.json"
+    if done.is_file():
+        return dict(json.loads(done.read_text()))
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise MissingExtraError("pycolmap", "sfm") from error
+    from coam.sfm.mapping import figures, quiet_colmap
+
+    quiet_colmap()
+    work = output / "sift"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    pycolmap.set_random_seed(seed)
+    pycolmap.extract_features(work / "database.db", photos)
+    pycolmap.match_exhaustive(work / "database.db")
+    models = pycolmap.incremental_mapping(work / "database.db", photos, work)
+    largest_first = sorted(models.values(), key=lambda model: -model.num_reg_images())
+    result = figures(largest_first)
+    write_json(done, result)
+    return dict(result)
+
+
+def evaluate_sfm(
+    scenes: dict[str, Path],
+    spec: MatcherSpec,
+    output: Path,
+    *,
+    with_sift: bool = True,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Reconstruct every scene with our matcher, and with SIFT beside it; write the report and return it."""
+    from coam.sfm.photos import read_photo_folder
+    from coam.sfm.pipeline import run_sfm
+
+    matcher = spec.create()
+    results: dict[str, dict[str, Any]] = {}
+    for name, photos in scenes.items():
+        say(f"{name}: {spec.name}")
+        try:
+            ours: dict[str, Any] = run_sfm(photos, output / name / "ours", matcher, say=say)
+        except DataError as error:  # a scene that cannot be reconstructed is a result, not the end of the run
+            say(f"{name}: {error}")
+            ours = {"failure": str(error).split(": ", 1)[-1]}
+        results[name] = {
+            "photos": len(read_photo_folder(photos).photos),
+            spec.name: {key: ours.get(key) for key in (*FIGURE_NAMES, "failure", "warnings") if key in ours},
+        }
+        if with_sift:
+            say(f"{name}: SIFT")
+            results[name]["SIFT"] = reconstruct_with_sift(photos, output / name)
+    report = {
+        "benchmark": "sfm",
+        "protocol": __doc__,
+        "matcher": spec.identity | {"licence": spec.licence},
+        "scenes": results,
+        "environment": environment(),
+    }
+    write_json(output / "report.json", report)
+    (output / "report.html").write_text(sfm_page(report), encoding="utf-8")
+    (output / "report.md").write_text(sfm_text(report), encoding="utf-8")
+    return report
+
+
+def _rows(report: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for scene, content in report["scenes"].items():
+        for method, figures in content.items():
+            if method != "photos":
+                values = [_figure(figures.get(key), key) for key in FIGURE_NAMES]
+                rows.append([f"{scene} ({content['photos']} photos)", method, *values])
+    return rows
+
+
+def _figure(value: Any, key: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or "X"
+    return format_value(float(value), "share" if key.startswith("mean") else "count")
+
+
+def sfm_text(report: dict[str, Any]) -> str:
+    """The table as Markdown, which a terminal shows as well."""
+    head = ["scene", "method", *FIGURE_NAMES.values()]
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *_rows(report)]]
+    return "\n".join(lines) + "\n"
+
+
+def sfm_page(report: dict[str, Any]) -> str:
+    """The table as a page."""
+    rows: Sequence[Sequence[str]] = [[escape(cell) for cell in row] for row in _rows(report)]
+    facts = [
+        [escape(key), escape(str(value))] for key, value in report["environment"].items() if value is not None
+    ]
+    body = "<h1>Structure from motion</h1>" + table(["scene", "method", *FIGURE_NAMES.values()], rows)
+    body += f"<h2>How it was measured</h2><pre>{escape(str(report['protocol']).strip())}</pre>"
+    return page("sfm", body + "<h2>What was run</h2>" + table(["", ""], facts, "facts"))
