@@ -21,7 +21,7 @@ from torch import Tensor
 from coam.data.depth import DepthOptions, DepthView, dense_correspondences
 from coam.data.resident import ResidentPhotos
 from coam.data.rgbd import probe_grid
-from coam.data.sample import PairBatch, concatenate
+from coam.data.sample import PairBatch
 from coam.data.scene_info import read_npz
 from coam.data.windows import CropOptions, Draw, enlargement, place_windows
 from coam.errors import ConfigError, DataError
@@ -124,9 +124,9 @@ class MegaDepthPairs:
         """`batch_size` pairs of `size` x `size` crops with `points` points each."""
         seeds = torch.randint(2**62, (batch_size,), generator=generator, device=generator.device).tolist()
         singles = list(self._pool.map(lambda seed: self._sample_one(seed, size, points), seeds))
-        batch = concatenate(singles)
-        tensors = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        return replace(batch, **{k: t.to(self.device) for k, t in tensors.items() if t is not None})
+        given = [f.name for f in fields(PairBatch) if getattr(singles[0], f.name) is not None]
+        together = {name: torch.cat([getattr(one, name) for one in singles]) for name in given}
+        return replace(singles[0], **{name: value.to(self.device) for name, value in together.items()})
 
     def _sample_one(self, seed: int, size: int, points: int) -> PairBatch:
         draw = Draw(torch.Generator().manual_seed(seed))

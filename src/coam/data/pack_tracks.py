@@ -110,7 +110,7 @@ def _assemble(
         radial=np.stack([view.radial for view in views]),
         poses=np.stack([view.pose for view in views]),
         observation_offsets=np.cumsum([0, *counts], dtype=np.int64),
-        observation_point=np.concatenate([view.point_ids for view in views]),
+        observation_point=np.concatenate([view.point_ids for view in views]).astype(np.int32),
         observation_xy=np.concatenate([view.xy for view in views]).astype(np.float32),
         observation_depth=np.concatenate([view.depth for view in views]).astype(np.float32),
         pairs=np.array(pairs, dtype=np.int32),

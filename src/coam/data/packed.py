@@ -90,9 +90,7 @@ class PackedTracks(_PackedFile):
     radial: Array  # (N, 2) float64 radial distortion k1, k2 (COLMAP RADIAL model), 0 where there is none
     poses: Array  # (N, 3, 4) float64 camera-from-world
     observation_offsets: Array  # (N + 1,) int64: observations of photo i are [offsets[i], offsets[i + 1])
-    observation_point: (
-        Array  # (M,) int64 id of the 3D point, unique over all scenes, ascending within a photo
-    )
+    observation_point: Array  # (M,) int32 id of the 3D point over all scenes, ascending within a photo
     observation_xy: Array  # (M, 2) float32
     observation_depth: Array  # (M,) float32 depth of the point in the photo's camera
     pairs: Array  # (P, 2) int32 photo indices
