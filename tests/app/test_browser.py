@@ -10,13 +10,17 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.browser
 pytest.importorskip("gradio")
-playwright_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 
-from coam.app import running_app  # noqa: E402
-from coam.types import Matches  # noqa: E402
+from playwright.sync_api import sync_playwright
 
+from coam import samples
+from coam.app import running_app
+from coam.models.registry import load_model
+from coam.types import Matches
+
+pytestmark = pytest.mark.browser
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 PATIENCE = 120_000  # milliseconds; machines that run tests are busy
 # Software WebGL, because test machines have no graphics card; no sandbox, because containers run as root.
@@ -29,7 +33,7 @@ def browser():
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
         None,
     )
-    with playwright_api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield started
         started.close()
@@ -55,6 +59,13 @@ def page(browser):
 def address():
     with running_app() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """The bundled real pair, 741 x 500."""
+    pair = samples.motorcycle()
+    return pair.left, pair.right
 
 
 def keep(page, name: str, **options) -> None:
@@ -125,10 +136,9 @@ def test_click_explains_and_another_click_changes_the_answer(page, address, phot
         keep(page, f"explain-{len(answers)}", full_page=True)
     assert answers[0] != answers[1]
     assert pictures[0] != pictures[1]
-    # The click is understood in pixels of the photo: 400 x 300, possibly letterboxed in its frame.
+    # The click is understood in pixels of the photo, 741 x 500, which is letterboxed in its frame.
     clicked = [int(v) for v in answers[1].split(")")[0].strip("(").split(",")]
-    assert 200 < clicked[0] < 400
-    assert 150 < clicked[1] < 300
+    assert clicked == pytest.approx([0.7 * 741, 0.6 * 500], abs=4)
 
 
 @pytest.mark.parametrize("kind", ["broken", "huge"])
@@ -165,6 +175,38 @@ def test_a_job_can_be_cancelled(page, address, photos):
     page.wait_for_function("document.querySelector('#match-status')?.innerText.includes('cancelled')")
     page.wait_for_timeout(3000)
     assert page.locator("#match-picture img").count() == 0
+
+
+def test_a_reconstruction_can_be_cancelled(page, address, photos):
+    page.goto(address)
+    page.get_by_role("tab", name="Reconstruct").click()
+    page.set_input_files("#sfm-photos input[type=file]", [str(photo) for photo in photos])
+    page.get_by_text(photos[1].stem).first.wait_for()
+    page.click("#sfm-start")
+    page.wait_for_function("document.querySelector('#sfm-status')?.innerText.includes(' s')")
+    page.click("#sfm-cancel")
+    page.wait_for_function("document.querySelector('#sfm-status')?.innerText.includes('cancelled')")
+    keep(page, "reconstruct-cancelled")
+
+
+def test_the_bundled_scene_is_reconstructed(page, address):
+    trained = load_model().trained
+    page.goto(address)
+    page.get_by_role("tab", name="Reconstruct").click()
+    if not trained or page.locator("#sfm-example").count() == 0:
+        pytest.skip("needs trained weights and the bundled courtyard")
+    page.click("#sfm-example")
+    page.get_by_text("day_12").first.wait_for()
+    choose_resolution(page, 2, "512")
+    page.click("#sfm-start")
+    page.wait_for_selector("#sfm-page iframe", timeout=1_200_000)
+    words = page.inner_text("#sfm-status")
+    registered = int(words.split(" of 12 photos")[0].split()[-1])
+    assert registered >= 10
+    frame = page.frame_locator("#sfm-page iframe")
+    assert f"{registered} cameras" in frame.locator("#counts").inner_text()
+    page.wait_for_timeout(2000)
+    keep(page, "reconstruct", full_page=True)
 
 
 def test_match_page_hover_filter_and_flicker(page, tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 
 from coam.app.engine import PICTURES, Engine, draw_or_lines, model_names, summary_of, write_results
 from coam.app.limits import Limits
+from coam.app.page_parts import result_folder
 from coam.errors import ConfigError, ImageError
 from coam.types import Matches
 
@@ -58,6 +60,18 @@ def test_a_photo_is_encoded_once_and_old_ones_are_forgotten(engine, photos, tmp_
     engine.prepare(matcher, engine.read(other, "photo"))  # the second photo has to go
     assert engine.prepare(matcher, first) is prepared
     assert len(engine._prepared) == 2
+
+
+def test_old_results_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    old, other = result_folder(60), tmp_path / "not-ours"
+    (old / "matches.npz").write_bytes(b"x")
+    other.mkdir()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    young = result_folder(60)
+    again = result_folder(60)
+    assert sorted(tmp_path.iterdir()) == sorted([young, again, other])
 
 
 def test_matching_and_its_files(engine, photos, tmp_path):

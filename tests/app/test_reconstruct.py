@@ -11,11 +11,11 @@ from PIL import Image
 
 pytest.importorskip("pycolmap")
 
-from coam.app.engine import Engine, model_names  # noqa: E402
-from coam.app.limits import Limits  # noqa: E402
-from coam.app.reconstruct import Job, collect_photos, finished, follow  # noqa: E402
-from coam.errors import ConfigError, DataError, ImageError  # noqa: E402
-from coam.images import load_image  # noqa: E402
+from coam.app.engine import Engine, model_names
+from coam.app.limits import Limits
+from coam.app.reconstruct import Job, collect_photos, finished, follow
+from coam.errors import ConfigError, DataError, ImageError
+from coam.images import load_image
 
 
 @pytest.fixture

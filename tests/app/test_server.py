@@ -133,3 +133,13 @@ def test_import_is_light():
     code = "import sys, coam.app, coam.cli.app; print('gradio' in sys.modules, 'torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]
+
+
+def test_the_command_refuses_bad_ports_and_has_no_share():
+    from typer.testing import CliRunner
+
+    from coam.cli import build_app
+
+    runner = CliRunner()
+    assert runner.invoke(build_app(), ["app", "--port", "80"]).exit_code == 2
+    assert runner.invoke(build_app(), ["app", "--share"]).exit_code == 2

@@ -102,7 +102,7 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
             yield "matching …", None, None, None
             matches = engine.match(matcher, prepared0, prepared1)
             drawn, note = draw_or_lines(matches, shown)
-            results = write_results(matches, drawn, result_folder())
+            results = write_results(matches, drawn, result_folder(engine.limits.keep_files_seconds))
             yield summary_of(matches, note), drawn, framed(match_page(matches)), results
 
     job = start.click(

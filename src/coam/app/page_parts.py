@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from coam.app.engine import Engine, model_names
 from coam.errors import CoamError
 
+_RESULTS = "coam-result-"
 ONE_JOB = "one-job"  # all work shares one queue, one job at a time
 
 
@@ -75,9 +78,18 @@ def bundled_pairs() -> dict[str, Callable[[], tuple[Any, Any]]]:
     return found
 
 
-def result_folder() -> Path:
-    """A new folder for results, where the app's file cache finds and later deletes them."""
-    return Path(tempfile.mkdtemp(prefix="coam-result-"))
+def result_folder(keep_seconds: float) -> Path:
+    """A new folder for results; those of earlier jobs that are older than `keep_seconds` are deleted.
+
+    The page's own copies of what it shows are in gradio's cache, which has the same age limit.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{_RESULTS}*"):
+        try:
+            if time.time() - old.stat().st_mtime > keep_seconds:
+                shutil.rmtree(old, ignore_errors=True)
+        except FileNotFoundError:  # another job was quicker
+            continue
+    return Path(tempfile.mkdtemp(prefix=_RESULTS))
 
 
 def framed(page: str, height: int = 640) -> str:

@@ -104,7 +104,12 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
     )  # fmt: skip
     if _has_courtyard():
         example = gradio.Button("Example: courtyard, 12 pictures", size="sm", elem_id="sfm-example")
-        example.click(lambda: bundled_scene(result_folder()), None, photos, api_visibility="private")
+        example.click(
+            lambda: bundled_scene(result_folder(engine.limits.keep_files_seconds)),
+            None,
+            photos,
+            api_visibility="private",
+        )
     with gradio.Row():
         settings = settings_row(gradio, engine, with_matches=False)
     with gradio.Row():
@@ -116,7 +121,7 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
     jobs: dict[str, Job] = {}  # by visitor
 
     def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Iterator[Any]:
-        folder = result_folder()
+        folder = result_folder(engine.limits.keep_files_seconds)
         visitor = str(request.session_hash)
         job: Job | None = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,8 @@ def running_app(
     port: a free one is taken when none is given. All uploads and results live in one temporary folder, which
     is removed at the end.
     """
+    if port is not None:
+        _check_port_is_free(port)
     before = {name: os.environ.get(name) for name in ("GRADIO_TEMP_DIR", "TMPDIR")}
     kept_tempdir = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="coam-app-", ignore_cleanup_errors=True) as folder:
@@ -87,6 +90,16 @@ def running_app(
                 os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
+def _check_port_is_free(port: int) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} cannot be used ({error.strerror}); choose another with --port"
+            ) from error
+
+
 def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> str:
     from starlette.middleware import Middleware
 
@@ -94,26 +107,23 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> s
     theme = gradio.themes.Default(
         primary_hue="amber", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]
     )
-    try:
-        _, address, _ = app.launch(
-            server_name=HOST,
-            server_port=port,
-            share=False,
-            inbrowser=open_browser,
-            prevent_thread_lock=True,
-            quiet=True,
-            show_error=False,
-            max_file_size=limits.upload_bytes,
-            allowed_paths=[],
-            enable_monitoring=False,
-            strict_cors=True,
-            ssr_mode=False,
-            pwa=False,
-            mcp_server=False,
-            footer_links=[],
-            theme=theme,
-            app_kwargs={"middleware": [Middleware(OnlyThisHost)], "docs_url": None, "redoc_url": None},
-        )
-    except OSError as error:
-        raise ConfigError(f"port {port} cannot be used; choose another with --port") from error
+    _, address, _ = app.launch(
+        server_name=HOST,
+        server_port=port,
+        share=False,
+        inbrowser=open_browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        show_error=False,
+        max_file_size=limits.upload_bytes,
+        allowed_paths=[],
+        enable_monitoring=False,
+        strict_cors=True,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        footer_links=[],
+        theme=theme,
+        app_kwargs={"middleware": [Middleware(OnlyThisHost)], "docs_url": None, "redoc_url": None},
+    )
     return str(address)

@@ -149,8 +149,12 @@ def _colours(matches: Matches, mask: npt.NDArray[np.bool_] | None) -> tuple[Byte
         return np.zeros((0, 3), np.uint8), ()
     low, high = float(matches.scores.min()), float(matches.scores.max())
     return colourise(matches.scores, low, high), (
-        Swatch(colour_table("score"), before=f"score {low:.2f}", after=f"{high:.2f}"),
+        Swatch(colour_table("score"), before=f"score {_short(low)}", after=_short(high)),
     )
+
+
+def _short(score: float) -> str:
+    return f"{score:.2f}" if score >= 0.1 or score == 0 else f"{score:.1g}"
 
 
 def _flow_legend() -> tuple[Swatch, ...]:
