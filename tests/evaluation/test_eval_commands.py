@@ -124,6 +124,19 @@ def test_mistakes_are_one_clear_line(invoke, tmp_path: Path) -> None:
         invoke("hpatches", "--root", tmp_path, "-m", "sift", "--estimator", "ransac")
 
 
+def test_settings_of_our_matcher_reach_it_and_its_label(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    invoke("hpatches", "--root", hpatches_root, "-o", tmp_path / "out", "--limit", 1, "--device", "cpu",
+           "--resolution", 96, "--set", "grid=8", "--set", "refinement=none")  # fmt: skip
+    report = read_report(tmp_path / "out")
+    assert report["matcher"]["config"]["grid"] == 8
+    assert report["matcher"]["config"]["refinement"] == "none"
+    assert 0 < report["tables"]["all"]["matches"]["value"] <= 64
+    with pytest.raises(ConfigError, match="wanted KEY=VALUE"):
+        invoke("hpatches", "--root", hpatches_root, "--set", "grid")
+    with pytest.raises(ConfigError, match="no option 'grit'"):
+        invoke("hpatches", "--root", hpatches_root, "--set", "grit=3")
+
+
 def test_other_commands_run(invoke, hpatches_root: Path, tmp_path: Path) -> None:
     invoke("pair-score", "--root", hpatches_root, "-m", "sift", "-o", tmp_path / "score")
     report = read_report(tmp_path / "score")

@@ -41,6 +41,12 @@ MaxMatches = Annotated[
     int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline.")
 ]
 Preset = Annotated[str | None, typer.Option(help="Our matcher's settings: default, or paper.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A setting of our matcher, KEY=VALUE (grid=256, refinement=paper); repeatable."
+    ),
+]
 Estimator = Annotated[str, typer.Option(help="Robust estimator: opencv (USAC_MAGSAC) or poselib.")]
 Threshold = Annotated[
     float | None, typer.Option(min=0.01, help="Inlier threshold of the estimator in pixels.")
@@ -76,6 +82,7 @@ def hpatches(
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
     threshold: Threshold = None,
     keep_large: Annotated[bool, typer.Option(help="Also the 8 sequences that D2-Net leaves out.")] = False,
@@ -84,7 +91,7 @@ def hpatches(
     """Planar scenes: MMA at 1 .. 10 px and homography AUC (D2-Net and LoFTR protocols)."""
     from coam.evaluation.hpatches import load_hpatches
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_hpatches(root, keep_large=keep_large)
     _run(
@@ -112,6 +119,7 @@ def posed_pairs(
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
     threshold: Threshold = None,
     as_json: Json = False,
@@ -119,7 +127,7 @@ def posed_pairs(
     """Relative pose on pairs with known pose (YFCC100M, ScanNet): AUC, mAP, accuracy by angle."""
     from coam.evaluation.posed_pairs import load_posed_pairs
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     loaded = load_posed_pairs(root, pairs)
     folder = _folder(output, "posed-pairs", root, spec)
@@ -140,6 +148,7 @@ def megadepth(
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
     threshold: Threshold = None,
     as_json: Json = False,
@@ -147,7 +156,7 @@ def megadepth(
     """Relative pose on MegaDepth: the 1500 pairs of LoFTR, or easy / medium / hard of CAPS."""
     from coam.evaluation.megadepth import load_megadepth
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_megadepth(root, index)
     folder = _folder(output, "megadepth", index, spec)
@@ -165,6 +174,7 @@ def wxbs(
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
     threshold: Threshold = None,
     as_json: Json = False,
@@ -172,7 +182,7 @@ def wxbs(
     """Hand-clicked points under changes of light, season and sensor: epipolar recall."""
     from coam.evaluation.wxbs import load_wxbs
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_wxbs(root)
     _run("wxbs", pairs, spec, _folder(output, "wxbs", root, spec), settings, limit, workers, resume, as_json)
@@ -189,12 +199,13 @@ def pair_score(
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     as_json: Json = False,
 ) -> None:
     """Does the score know which photos overlap? ROC and calibration."""
     from coam.evaluation.pair_score import load_pair_score
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset)
+    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     pairs = load_pair_score(root)
     folder = _folder(output, "pair-score", root, spec)
     _run("pair-score", pairs, spec, folder, {}, limit, workers, resume, as_json)
@@ -208,6 +219,7 @@ def invariance(
     device: Device = "auto",
     resolution: Resolution = None,
     preset: Preset = None,
+    settings_of_matcher: Set = None,
     as_json: Json = False,
 ) -> None:
     """How much descriptors change with the light, looking at the other photo and alone."""
@@ -216,7 +228,7 @@ def invariance(
     from coam.evaluation.pairs import limit_pairs
     from coam.evaluation.runner import REPORT, build_report, write_json
 
-    spec = _matcher(matcher, device, resolution, None, preset)
+    spec = _matcher(matcher, device, resolution, None, preset, settings_of_matcher)
     available = load_invariance(root)
     pairs = limit_pairs(available, limit)
     with _progress(f"invariance: {spec.name}", len(pairs)) as advance:
@@ -323,14 +335,36 @@ def compare(
 
 
 def _matcher(
-    name: str, device: str, resolution: int | None, max_matches: int | None, preset: str | None
+    name: str,
+    device: str,
+    resolution: int | None,
+    max_matches: int | None,
+    preset: str | None,
+    assignments: list[str] | None = None,
 ) -> MatcherSpec:
     from coam.evaluation.matchers import find_matcher
 
-    spec = find_matcher(name, device=device, resolution=resolution, max_matches=max_matches, preset=preset)
+    options = {"resolution": resolution, "max_matches": max_matches, "preset": preset}
+    spec = find_matcher(name, device=device, **(options | _parse_assignments(assignments or [])))
     if spec.config.get("trained") is False:
         typer.echo(f"warning: {name} is untrained, so its figures mean nothing", err=True)
     return spec
+
+
+def _parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """KEY=VALUE, where VALUE is a number, true, false, null or a word."""
+    from coam.errors import ConfigError
+
+    options: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not (key and equals):
+            raise ConfigError(f"--set {assignment}: wanted KEY=VALUE, for example --set grid=256")
+        try:
+            options[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            options[key.replace("-", "_")] = value
+    return options
 
 
 def _settings(estimator: str, threshold: float | None) -> dict[str, Any]:
