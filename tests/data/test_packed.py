@@ -142,3 +142,27 @@ def test_other_files_are_refused_with_one_line(tmp_path: Path) -> None:
         PackedRgbd.load(tmp_path / "other.safetensors")
     with pytest.raises(DataError, match="damaged"):  # the right name, but arrays are missing
         PackedTracks.load(tmp_path / "other.safetensors")
+
+
+def test_the_command_packs_and_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    import typer
+    from typer.testing import CliRunner
+
+    from coam.cli.data import register
+    from coam.errors import ConfigError
+
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    write_colmap_scene(tmp_path)
+    scene, out = f"{tmp_path / 'model'}={tmp_path / 'photos'}", tmp_path / "t.safetensors"
+    result = CliRunner().invoke(app, ["data", "pack-tracks", scene, "-o", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert (said["photos"], said["pairs"], said["bytes"]) == (3, 3, out.stat().st_size)
+    assert isinstance(
+        CliRunner().invoke(app, ["data", "pack-tracks", "x", "-o", str(out)]).exception, ConfigError
+    )
+    empty = CliRunner().invoke(app, ["data", "from-photos", str(tmp_path), "-o", str(tmp_path / "m")])
+    assert isinstance(empty.exception, DataError)
+    assert "at least 2 overlapping photos" in str(empty.exception)

@@ -133,9 +133,7 @@ class PackedRgbd(_PackedFile):
     poses: Array  # (N, 3, 4) float64 camera-from-world
     pairs: Array  # (P, 2) int32
     pair_shared: Array  # (P,) float32 share of the first photo's pixels with depth that the second one sees
-    pair_angle: (
-        Array  # (P,) float32 degrees between the viewing directions of the two cameras to common points
-    )
+    pair_angle: Array  # (P,) float32 degrees, median triangulation angle
     pair_scale: Array  # (P,) float32
     scenes: tuple[str, ...]
     names: tuple[str, ...]

@@ -8,6 +8,7 @@ synchronisation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,8 @@ class TrackPairs:
         self.device, self.crop = torch.device(device), crop
         kept = _kept_pairs(packed, scenes, choice)
         used, compact = np.unique(packed.pairs[kept], return_inverse=True)
-        self.photos = ResidentPhotos((packed.photo(int(i)) for i in used), self.device)
+        with ThreadPoolExecutor() as pool:  # decoding is most of the start-up time
+            self.photos = ResidentPhotos(pool.map(packed.photo, used.tolist()), self.device)
         self._images = torch.from_numpy(compact.reshape(-1, 2).astype(np.int64)).to(self.device)  # (P, 2)
         positions, count = _shared_table(packed, kept, points_per_pair, np.random.default_rng(seed))
         self._positions = torch.from_numpy(positions).to(self.device)  # (P, K, 4): x0, y0, x1, y1
