@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from coam.errors import DataError
-from coam.sfm.journal import PairJournal, Record, one_line_when_disk_is_full, replacing
+from coam.sfm.journal import PairJournal, Record, one_line_when_disk_is_full, remove_leftovers, replacing
 
 
 def record(number: int, stamp: str = "s") -> Record:
@@ -157,3 +157,14 @@ def test_sigkill_at_random_times_loses_and_corrupts_nothing(tmp_path):
             assert len(result.columns["ids"]) == k % 50
         confirmed = len(journal) - 1
         journal.close()
+
+
+def test_leftovers_of_dead_processes_go(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f".x.h5.{dead.pid}-abc.tmp").write_bytes(b"half")
+    (tmp_path / f".mapped.{dead.pid}-abc.tmp").mkdir()
+    own = tmp_path / f".x.h5.{os.getpid()}-abc.tmp"
+    own.write_bytes(b"at work")
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 
 import numpy as np
@@ -64,26 +65,45 @@ def check_cycles(
         for pair in triangle:
             others = [other for other in triangle if other != pair]
             by_pair[pair].append((others[0], others[1], closes))
-    alive = set(rotations)
-    removed: dict[Pair, str] = {}
-    while True:
-        worst = min(
-            ((_support(pair, by_pair, alive, inliers), inliers[pair], pair) for pair in alive), default=None
-        )
-        if worst is None or worst[0] >= min_share:
-            break
-        pair = worst[2]
-        live = [t for t in by_pair[pair] if t[0] in alive and t[1] in alive]
-        broken = sum(not closes for *_, closes in live)
-        removed[pair] = (
-            f"{broken} of its {len(live)} triangles of rotations do not close within {max_error:g} degrees"
-        )
-        alive.discard(pair)
+    removed = _remove_worst(by_pair, inliers, max_error, min_share)
+    alive = set(rotations) - set(removed)
     closed = {
         tuple(sorted((pair, *t[:2]))): t[2] for pair in alive for t in by_pair[pair] if {*t[:2]} <= alive
     }
     unchecked = tuple(sorted(p for p in alive if not any({*t[:2]} <= alive for t in by_pair[p])))
     return CycleReport(removed, unchecked, len(closed), sum(closed.values()))
+
+
+def _remove_worst(
+    by_pair: Mapping[Pair, list[tuple[Pair, Pair, bool]]],
+    inliers: Mapping[Pair, int],
+    max_error: float,
+    min_share: float,
+) -> dict[Pair, str]:
+    """Pairs that fall below `min_share`, one after the other: each removal may clear the others of
+    suspicion.
+    """
+    alive = set(by_pair)
+    support = {pair: _support(pair, by_pair, alive, inliers) for pair in by_pair}
+    queue = [(share, inliers[pair], pair) for pair, share in support.items()]
+    heapify(queue)
+    removed: dict[Pair, str] = {}
+    while queue:
+        share, _, pair = heappop(queue)
+        if pair not in alive or share != support[pair]:
+            continue  # an old entry
+        if share >= min_share:
+            break
+        live = [triangle for triangle in by_pair[pair] if alive.issuperset(triangle[:2])]
+        broken = sum(not closes for *_, closes in live)
+        removed[pair] = (
+            f"{broken} of its {len(live)} triangles of rotations do not close within {max_error:g} degrees"
+        )
+        alive.discard(pair)
+        for other in {name for triangle in live for name in triangle[:2]}:
+            support[other] = _support(other, by_pair, alive, inliers)
+            heappush(queue, (support[other], inliers[other], other))
+    return removed
 
 
 def _triangles(

@@ -82,6 +82,26 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary files and folders of killed runs; those of a running process stay."""
+    if not folder.is_dir() or os.name != "posix":  # elsewhere a process cannot be asked for without harm
+        return
+    for path in folder.glob(".*.tmp"):
+        owner = path.name.removesuffix(".tmp").rsplit(".", 1)[-1].split("-")[0]
+        if owner.isdigit() and not _is_running(int(owner)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _flush_to_disk(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())

@@ -4,6 +4,7 @@ The model folder:
     pairs.txt      the pairs that were matched
     matches.h5     matches of all pairs: grid ids, sub-pixel offsets, scores
     verified.h5    two-view geometries
+    refined.h5     tracks found again from their reference views
     keypoints.h5   refined keypoints: what lifts new matches to 3D (`coam localize`)
     database.db    the same for COLMAP
     sparse/0, 1..  models, largest first: COLMAP binary, text/ and points.ply
@@ -31,7 +32,7 @@ from coam.sfm import pairs as pairing
 from coam.sfm.cycles import CycleReport, check_cycles
 from coam.sfm.database import write_database
 from coam.sfm.intrinsics import CameraChoice, make_cameras
-from coam.sfm.journal import Pair, PairJournal, replacing
+from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.links import doubts
 from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
@@ -80,6 +81,7 @@ def run_sfm(
     options = options or SfmOptions()
     output = Path(output)
     began = time.monotonic()
+    remove_leftovers(output)
     folder = read_photo_folder(photos)
     for line in folder.left_out:
         say(f"left out: {line}")
@@ -237,6 +239,9 @@ def build_models(
     say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
     mapped = output / f"mapped-{key[:12]}"
+    for old in output.glob("mapped-*"):
+        if old != mapped:
+            shutil.rmtree(old, ignore_errors=True)
     if not mapped.is_dir():
         with replacing(mapped) as temporary:
             for index, model in enumerate(
@@ -248,7 +253,8 @@ def build_models(
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
     if options.tracks == "refined" and models:
         say("refining tracks against their reference views")
-        keypoints = refine_keypoints(matcher, {n: folder.path(n) for n in folder.names}, keypoints)
+        paths = {name: folder.path(name) for name in folder.names}
+        keypoints = refine_keypoints(matcher, paths, keypoints, output / "refined.h5")
     save_keypoints(keypoints, output / "keypoints.h5")
     for model in models:
         move_observations(model, keypoints)
@@ -264,7 +270,7 @@ def write_models(models: Sequence[Any], folder: PhotoFolder, output: Path) -> No
 
     target = output / "sparse"
     if target.exists():  # a rename cannot replace a folder that is not empty
-        old = output / f".sparse-{os.getpid()}.old"
+        old = output / f".sparse-old.{os.getpid()}-0.tmp"
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
         shutil.rmtree(old, ignore_errors=True)

@@ -7,15 +7,26 @@ views of the track.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from coam.sfm.journal import Pair, PairJournal, Record
 from coam.sfm.keypoints import Keypoints
+from coam.sfm.match_pairs import (
+    SAVE_EVERY_PAIRS,
+    SAVE_EVERY_SECONDS,
+    cached_images,
+    matcher_key,
+    order_pairs,
+)
 from coam.types import Matches
 
 Floats = npt.NDArray[np.float64]
@@ -62,32 +73,92 @@ def refine_keypoints(
     matcher: KeypointMatcher,
     paths: Mapping[str, Path],
     keypoints: Keypoints,
+    output: str | Path,
     options: RefineOptions | None = None,
 ) -> Keypoints:
-    """Keypoints whose positions were re-correlated against the reference view of their track."""
+    """Keypoints whose positions were re-correlated against the reference view of their track.
+
+    What was found is kept in `output` (.h5) pair by pair, so a killed run goes on.
+    """
     options = options or RefineOptions()
+    jobs = _plan(keypoints, options)
+    key = matcher_key(matcher)
+    stamps = {pair: _stamp(job, keypoints, key) for pair, job in jobs.items()}
+    journal = PairJournal(output)
+    todo = order_pairs(journal.missing(stamps), cached_images(matcher))
+    for batch in _find_again(matcher, paths, keypoints, jobs, todo, stamps):
+        journal.append(batch)
+    journal.finish(stamps)
+    positions, steps = keypoints.positions.copy(), keypoints.steps()
+    for pair, job in jobs.items():
+        found = journal.read(pair).columns
+        nodes = job.nodes[found["row"]]
+        moved = found["xy"] - keypoints.positions[nodes]
+        near = np.linalg.norm(moved, axis=1) < options.max_move * steps[nodes]
+        positions[nodes[near]] += options.trust * moved[near]
+    journal.close()
+    return replace(keypoints, positions=positions)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Tracks to find again in one image."""
+
+    nodes: Ints  # (K,) in the image that is searched
+    references: Ints  # (K,) in the reference image
+
+
+def _plan(keypoints: Keypoints, options: RefineOptions) -> dict[Pair, _Job]:
+    """(reference image, other image) -> what to find."""
     image_of, tracks = keypoints.image_of, keypoints.tracks
     reference = choose_references(tracks, image_of)
-    positions = keypoints.positions.copy()
-    steps = keypoints.steps()
-    reference_node = np.full(len(reference), -1, np.int64)
     inside = np.flatnonzero(tracks >= 0)
     own = inside[image_of[inside] == reference[tracks[inside]]]
-    reference_node[tracks[own]] = own
+    node_of_track = np.full(len(reference), -1, np.int64)
+    node_of_track[tracks[own]] = own
     others = inside[image_of[inside] != reference[tracks[inside]]]
     pair_of = reference[tracks[others]] * len(keypoints.names) + image_of[others]
+    jobs: dict[Pair, _Job] = {}
     for pair in np.unique(pair_of):
         nodes = others[pair_of == pair]
-        if len(nodes) < options.min_tracks:
-            continue
-        names = keypoints.names[pair // len(keypoints.names)], keypoints.names[pair % len(keypoints.names)]
-        given = keypoints.positions[reference_node[tracks[nodes]]]
-        found = matcher.match(paths[names[0]], paths[names[1]], keypoints0=given.astype(np.float32))
-        row, measured = _rows_of(found, given)
-        moved = measured - keypoints.positions[nodes[row]]
-        near = np.linalg.norm(moved, axis=1) < options.max_move * steps[nodes[row]]
-        positions[nodes[row[near]]] += options.trust * moved[near]
-    return replace(keypoints, positions=positions)
+        if len(nodes) >= options.min_tracks:
+            first, second = divmod(int(pair), len(keypoints.names))
+            jobs[keypoints.names[first], keypoints.names[second]] = _Job(nodes, node_of_track[tracks[nodes]])
+    return jobs
+
+
+def _stamp(job: _Job, keypoints: Keypoints, key: str) -> str:
+    digest = hashlib.sha1(key.encode(), usedforsecurity=False)
+    for nodes in (job.references, job.nodes):
+        digest.update(np.round(keypoints.positions[nodes], 4).tobytes())
+    return digest.hexdigest()
+
+
+def _find_again(
+    matcher: KeypointMatcher,
+    paths: Mapping[str, Path],
+    keypoints: Keypoints,
+    jobs: Mapping[Pair, _Job],
+    todo: Sequence[Pair],
+    stamps: Mapping[Pair, str],
+) -> Iterator[dict[Pair, Record]]:
+    """Results in portions worth saving; an image is encoded once while it is among the last ones used."""
+    prepare = getattr(matcher, "prepare", None)
+    encoded = (
+        lru_cache(maxsize=cached_images(matcher))(prepare) if prepare is not None else (lambda path: path)
+    )
+    batch: dict[Pair, Record] = {}
+    saved_at = time.monotonic()
+    for pair in todo:
+        given = keypoints.positions[jobs[pair].references]
+        image0, image1 = (encoded(paths[name]) for name in pair)
+        row, xy = _rows_of(matcher.match(image0, image1, keypoints0=given.astype(np.float32)), given)
+        batch[pair] = Record({"row": row, "xy": xy}, {"given": np.array(len(given))}, stamps[pair])
+        if len(batch) >= SAVE_EVERY_PAIRS or time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+            yield batch
+            batch, saved_at = {}, time.monotonic()
+    if batch:
+        yield batch
 
 
 def _rows_of(found: Matches, given: Floats) -> tuple[Ints, Floats]:

@@ -84,12 +84,13 @@ def local_affine(points0: Floats, points1: Floats, neighbours: int = 12, rounds:
     spread = (near0**2).sum(-1).mean(1)  # (M,)
     affine = np.tile(whole, (count, 1, 1))
     for _ in range(rounds):
-        residual = np.linalg.norm(near1 - np.einsum("mij,mkj->mki", affine, near0), axis=-1)
+        residual = np.linalg.norm(near1 - near0 @ affine.transpose(0, 2, 1), axis=-1)
         scale = np.maximum(np.median(residual, axis=1, keepdims=True), 1e-3) * 1.5
         weight = 1.0 / (1.0 + (residual / scale) ** 2)
         prior = 0.3 * spread[:, None, None] * np.eye(2)  # worth about a third of a neighbour
-        left = np.einsum("mk,mki,mkj->mij", weight, near1, near0) + whole @ prior
-        right = np.einsum("mk,mki,mkj->mij", weight, near0, near0) + prior
+        weighted = weight[:, :, None] * near0
+        left = near1.transpose(0, 2, 1) @ weighted + whole @ prior
+        right = near0.transpose(0, 2, 1) @ weighted + prior
         affine = left @ np.linalg.inv(right)
     return _bounded(affine)
 

@@ -103,7 +103,7 @@ def _epipolar_inliers(matches: PairMatches, max_error: float, seed: int) -> npt.
     settings = {
         "max_epipolar_error": max_error,
         "min_iterations": 200,
-        "max_iterations": 3000,
+        "max_iterations": 2000,
         "progressive_sampling": True,
         "seed": seed,
     }

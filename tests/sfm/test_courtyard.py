@@ -1,0 +1,89 @@
+"""The bundled courtyard with the shipped model: what issue 5 calls done. Minutes on a CPU."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from coam.errors import CoamError
+from coam.sfm.alignment import model_poses, pose_errors
+from coam.sfm.intrinsics import CameraChoice
+from coam.sfm.localize import localize
+from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def yard():
+    samples = pytest.importorskip("coam.samples")
+    try:
+        yard = samples.courtyard()
+    except CoamError as error:
+        pytest.skip(str(error))
+    if not yard.names:
+        pytest.skip("the courtyard is not rendered yet")
+    return yard
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    from coam.matcher import load_matcher
+
+    try:
+        matcher = load_matcher(max_matches=4096)
+    except CoamError as error:
+        pytest.skip(str(error))
+    if not matcher.file.trained:
+        pytest.skip("no trained weights in this installation")
+    return matcher
+
+
+@pytest.fixture(scope="module")
+def poses(yard):
+    truth = {}
+    for name in yard.names:
+        pose = yard.pose(name)
+        truth[yard.image(name).name] = (np.asarray(pose.rotation, float), np.asarray(pose.translation, float))
+    return truth
+
+
+def copy(paths, folder):
+    folder.mkdir()
+    for path in paths:
+        shutil.copy(path, folder / path.name)
+    return folder
+
+
+def scene_size(yard):
+    """Diagonal of the box around the middle 90 % of the surface points, metres."""
+    xyz = np.array([point.position for point in yard.points.values()])
+    low, high = np.percentile(xyz, [5, 95], axis=0)
+    return float(np.linalg.norm(high - low))
+
+
+def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_path):
+    photos = copy([*yard.day, *yard.night], tmp_path / "photos")
+    options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
+    summary = run_sfm(photos, tmp_path / "model", shipped, options)
+    assert summary["registered_images"] == 16, summary["not_registered"]
+    assert summary["mean_reprojection_error"] < 1.0
+    errors = pose_errors(model_poses(load_model(tmp_path / "model")[0]), poses, scene_size(yard))
+    assert np.median(errors.position) < 0.01 * errors.scene_size
+    assert np.median(errors.rotation) < 0.5
+    assert len(errors.correct(0.05, 5.0)) == 16  # none wrong
+
+
+def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path):
+    options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
+    run_sfm(copy(yard.day, tmp_path / "day"), tmp_path / "model", shipped, options)
+    located = localize(tmp_path / "model", copy(yard.night, tmp_path / "night"), shipped)
+    assert [location.reason for location in located] == [""] * 4
+    model = model_poses(load_model(tmp_path / "model")[0])
+    found = {location.name: location.pose for location in located}
+    errors = pose_errors({**model, **found}, poses, scene_size(yard))
+    night = [errors.names.index(name) for name in found]
+    assert errors.position[night].max() < 0.02 * errors.scene_size
+    assert errors.rotation[night].max() < 2.0
