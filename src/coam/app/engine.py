@@ -83,7 +83,8 @@ class Engine:
         try:
             image = load_image(content, max_pixels=self.limits.photo_pixels)
         except CoamError as error:
-            raise ImageError(f"{label}: {error}".replace("the given bytes", "this file")) from error
+            words = str(error).removeprefix("the given bytes: ").replace("the given bytes", "this file")
+            raise ImageError(f"{label}: {words}") from error
         return Upload(image, hashlib.sha256(content).hexdigest())
 
     def matcher(self, model: str, resolution: int, max_matches: int) -> Matcher:

@@ -63,7 +63,9 @@ def draw_matches(
     else:
         place = lay_out(matches.size0, matches.size1, layout, width)
         fade = {"saturation": 0.0, "brightness": 0.6} if style == "flow" else {}
-        canvas = paste_pair(place, faded(photo0, **fade), faded(photo1, **fade))
+        # Shrunk first: fading a photo of 50 megapixels would take seconds.
+        shown0, shown1 = resize(photo0, place.shown0), resize(photo1, place.shown1)
+        canvas = paste_pair(place, faded(shown0, **fade), faded(shown1, **fade))
     at0, at1 = place.place(0, matches.points0), place.place(1, matches.points1)
     if style == "flow":
         colours, swatches = flow_colours(matches.points0), _flow_legend()
