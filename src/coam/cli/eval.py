@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coam.evaluation.localization import LocalizationScene
     from coam.evaluation.matchers import MatcherSpec
     from coam.evaluation.pairs import EvaluationPair
 
@@ -57,6 +56,8 @@ DEFAULT_MATCHER = "cdunet-lite1"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    from coam.cli.eval_scenes import register_scenes
+
     group = typer.Typer(no_args_is_help=True, help="Measure matchers on public benchmarks and on your data.")
     group.command("hpatches")(hpatches)
     group.command("posed-pairs")(posed_pairs)
@@ -64,9 +65,7 @@ def register(app: typer.Typer) -> None:
     group.command("wxbs")(wxbs)
     group.command("pair-score")(pair_score)
     group.command("invariance")(invariance)
-    group.command("sfm")(sfm)
-    group.command("localization")(localization)
-    group.command("aachen")(aachen)
+    register_scenes(group)
     group.command("compare")(compare)
     app.add_typer(group, name="eval")
 
@@ -91,14 +90,14 @@ def hpatches(
     """Planar scenes: MMA at 1 .. 10 px and homography AUC (D2-Net and LoFTR protocols)."""
     from coam.evaluation.hpatches import load_hpatches
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_hpatches(root, keep_large=keep_large)
     _run(
         "hpatches",
         pairs,
         spec,
-        _folder(output, "hpatches", root, spec),
+        folder_of(output, "hpatches", root, spec),
         settings,
         limit,
         workers,
@@ -127,10 +126,10 @@ def posed_pairs(
     """Relative pose on pairs with known pose (YFCC100M, ScanNet): AUC, mAP, accuracy by angle."""
     from coam.evaluation.posed_pairs import load_posed_pairs
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     loaded = load_posed_pairs(root, pairs)
-    folder = _folder(output, "posed-pairs", root, spec)
+    folder = folder_of(output, "posed-pairs", root, spec)
     _run("posed-pairs", loaded, spec, folder, settings, limit, workers, resume, as_json)
 
 
@@ -156,10 +155,10 @@ def megadepth(
     """Relative pose on MegaDepth: the 1500 pairs of LoFTR, or easy / medium / hard of CAPS."""
     from coam.evaluation.megadepth import load_megadepth
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_megadepth(root, index)
-    folder = _folder(output, "megadepth", index, spec)
+    folder = folder_of(output, "megadepth", index, spec)
     _run("megadepth", pairs, spec, folder, settings, limit, workers, resume, as_json)
 
 
@@ -182,10 +181,12 @@ def wxbs(
     """Hand-clicked points under changes of light, season and sensor: epipolar recall."""
     from coam.evaluation.wxbs import load_wxbs
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     settings = _settings(estimator, threshold)
     pairs = load_wxbs(root)
-    _run("wxbs", pairs, spec, _folder(output, "wxbs", root, spec), settings, limit, workers, resume, as_json)
+    _run(
+        "wxbs", pairs, spec, folder_of(output, "wxbs", root, spec), settings, limit, workers, resume, as_json
+    )
 
 
 def pair_score(
@@ -205,9 +206,9 @@ def pair_score(
     """Does the score know which photos overlap? ROC and calibration."""
     from coam.evaluation.pair_score import load_pair_score
 
-    spec = _matcher(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
     pairs = load_pair_score(root)
-    folder = _folder(output, "pair-score", root, spec)
+    folder = folder_of(output, "pair-score", root, spec)
     _run("pair-score", pairs, spec, folder, {}, limit, workers, resume, as_json)
 
 
@@ -228,92 +229,17 @@ def invariance(
     from coam.evaluation.pairs import limit_pairs
     from coam.evaluation.runner import REPORT, build_report, write_json
 
-    spec = _matcher(matcher, device, resolution, None, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
     available = load_invariance(root)
     pairs = limit_pairs(available, limit)
     with _progress(f"invariance: {spec.name}", len(pairs)) as advance:
         rows = measure_invariance(spec.create(), pairs, advance)
     report = build_report(INVARIANCE, pairs, rows, spec, {}, available=len(available))
-    folder = _folder(output, "invariance", root, spec)
+    folder = folder_of(output, "invariance", root, spec)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / REPORT, report)
     write_reports(INVARIANCE, pairs, report, folder, pictures=False)
     _print_report(report, folder, as_json)
-
-
-def sfm(
-    root: Root,
-    matcher: MatcherName = DEFAULT_MATCHER,
-    output: Output = None,
-    device: Device = "auto",
-    resolution: Resolution = None,
-    max_matches: MaxMatches = None,
-    with_sift: Annotated[bool, typer.Option("--sift/--no-sift", help="COLMAP's SIFT beside ours.")] = True,
-    as_json: Json = False,
-) -> None:
-    """Reconstruction: the five figures of the paper's tables, ours against SIFT in one run."""
-    from coam.evaluation.sfm import evaluate_sfm, find_scenes, sfm_text
-    from coam.evaluation.summary import json_ready
-
-    scenes = find_scenes(root)
-    spec = _matcher(matcher, device, resolution, max_matches, None)
-    folder = _folder(output, "sfm", root, spec)
-    report = evaluate_sfm(
-        scenes, spec, folder, with_sift=with_sift, say=lambda line: typer.echo(line, err=True)
-    )
-    typer.echo(json.dumps(json_ready(report["scenes"])) if as_json else sfm_text(report))
-
-
-def localization(
-    root: Root,
-    matcher: MatcherName = DEFAULT_MATCHER,
-    output: Output = None,
-    device: Device = "auto",
-    resolution: Resolution = None,
-    max_matches: MaxMatches = None,
-    from_scratch: Annotated[
-        bool, typer.Option("--map", help="Reconstruct the reference photos too.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Locate queries of known pose among photos of known pose: share within 0.25 m / 2 deg and so on."""
-    from coam.evaluation.localization import load_localization
-
-    spec = _matcher(matcher, device, resolution, max_matches, None)
-    _localize(
-        load_localization(root), spec, _folder(output, "localization", root, spec), from_scratch, as_json
-    )
-
-
-def aachen(
-    root: Root,
-    matcher: MatcherName = DEFAULT_MATCHER,
-    when: Annotated[str, typer.Option(help="night or day.")] = "night",
-    output: Output = None,
-    device: Device = "auto",
-    resolution: Resolution = None,
-    max_matches: MaxMatches = None,
-    as_json: Json = False,
-) -> None:
-    """Aachen Day-Night v1.1: triangulate, locate, write the submission of the evaluation server."""
-    from coam.evaluation.localization import load_aachen
-
-    spec = _matcher(matcher, device, resolution, max_matches, None)
-    _localize(load_aachen(root, when), spec, _folder(output, "aachen", root, spec), False, as_json)
-
-
-def _localize(
-    scene: LocalizationScene, spec: MatcherSpec, folder: Path, from_scratch: bool, as_json: bool
-) -> None:
-    from coam.evaluation.localization import evaluate_localization, localization_text
-    from coam.evaluation.summary import json_ready
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    report = evaluate_localization(scene, spec, folder, from_scratch=from_scratch, say=say)
-    typer.echo(json.dumps(json_ready(report["figures"])) if as_json else localization_text(report))
-    typer.echo(f"wrote {folder / 'submission.txt'}", err=True)
 
 
 def compare(
@@ -334,7 +260,7 @@ def compare(
     typer.echo(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
 
 
-def _matcher(
+def matcher_of(
     name: str,
     device: str,
     resolution: int | None,
@@ -342,7 +268,6 @@ def _matcher(
     preset: str | None,
     assignments: list[str] | None = None,
 ) -> MatcherSpec:
-    from coam.evaluation.matchers import find_matcher
 
     options = {"resolution": resolution, "max_matches": max_matches, "preset": preset}
     spec = find_matcher(name, device=device, **(options | _parse_assignments(assignments or [])))
@@ -376,7 +301,7 @@ def _settings(estimator: str, threshold: float | None) -> dict[str, Any]:
     return {"estimator": estimator} | ({} if threshold is None else {"threshold": threshold})
 
 
-def _folder(output: Path | None, benchmark: str, root: Path, spec: MatcherSpec) -> Path:
+def folder_of(output: Path | None, benchmark: str, root: Path, spec: MatcherSpec) -> Path:
     return output or Path("eval") / benchmark / root.resolve().name / spec.name
 
 

@@ -53,7 +53,9 @@ def compare_reports(path_a: Path, path_b: Path, *, resamples: int = 1000) -> dic
         "left_out": len(rows_a) + len(rows_b) - 2 * len(shared),
         "tables": tables,
         "curves": {
-            f"{label}: all": r["curves"].get("all", []) for label, r in (("A", a), ("B", b)) if r["curves"]
+            f"{label}: {report['matcher']['matcher']}": report["curves"]["all"]
+            for label, report in (("A", a), ("B", b))
+            if report["curves"].get("all")
         },
         "curve_axes": a["curve_axes"],
     }
@@ -127,10 +129,11 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
         for name, entry in figures.items():
             kind, gap = figure_kind(name), entry["difference"]
             value, low, high = (_signed(gap[key], kind) for key in ("value", "low", "high"))
+            interval = "" if "-" in (low, high) else f"<small>{low} to {high}</small>"
             style = "yes" if entry["significant"] else "no"
             rows.append([
                 escape(name), format_value(entry["a"], kind), format_value(entry["b"], kind),
-                f"{value}<small>{low} to {high}</small>", format_value(entry["probability_b_better"]),
+                value + interval, format_value(entry["probability_b_better"]),
                 f'<span class="{style}">{_verdict(entry)}</span>',
             ])  # fmt: skip
         head = ["", "A", "B", "B - A", "P(B better)", "difference"]

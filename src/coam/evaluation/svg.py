@@ -33,15 +33,18 @@ def line_plot(
         f'aria-label="{escape(axes[1])} against {escape(axes[0])}">'
     ]
     parts += _grid(low, high, y_max, place) + _axis_labels(axes)
-    label_spots: list[float] = []
+    ends: list[tuple[float, str, str]] = []
     for index, (name, curve) in enumerate(curves.items()):
+        if not curve:
+            continue
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(p[0], p[1]) for p in curve))
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colour}" '
             f'stroke-width="2.5" stroke-dasharray="{dash}"/>'
         )
-        parts.append(_label(name, colour, place(curve[-1][0], curve[-1][1])[1], label_spots))
+        ends.append((place(curve[-1][0], curve[-1][1])[1], name, colour))
+    parts += _labels(ends)
     return "".join([*parts, "</svg>"])
 
 
@@ -76,11 +79,12 @@ def _axis_labels(axes: tuple[str, str]) -> list[str]:
     ]
 
 
-def _label(name: str, colour: str, wanted: float, taken: list[float]) -> str:
-    """The curve's name at its right end, moved down until it covers no other."""
-    at = wanted
-    while any(abs(at - other) < 15 for other in taken):
-        at += 4
-    taken.append(at)
-    style = f"fill:{colour};font-weight:600"
-    return f'<text x="{WIDTH - RIGHT + 8}" y="{at + 4:.1f}" style="{style}">{escape(name)}</text>'
+def _labels(ends: list[tuple[float, str, str]]) -> list[str]:
+    """The names of the curves at their right ends, in their order, moved apart so that none covers another."""
+    parts, free = [], float("-inf")
+    for wanted, name, colour in sorted(ends):
+        at = max(wanted, free)
+        free = at + 15
+        style = f"fill:{colour};font-weight:600"
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{at + 4:.1f}" style="{style}">{escape(name)}</text>')
+    return parts

@@ -1,0 +1,108 @@
+"""`coam eval sfm`, `localization` and `aachen`: benchmarks that build a model of many photos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coam.cli.eval import (
+    DEFAULT_MATCHER,
+    Device,
+    Json,
+    MatcherName,
+    MaxMatches,
+    Output,
+    Resolution,
+    Root,
+    folder_of,
+    matcher_of,
+)
+
+if TYPE_CHECKING:
+    from coam.evaluation.localization import LocalizationScene
+    from coam.evaluation.matchers import MatcherSpec
+
+
+def register_scenes(group: typer.Typer) -> None:
+    """Add the commands."""
+    group.command("sfm")(sfm)
+    group.command("localization")(localization)
+    group.command("aachen")(aachen)
+
+
+def sfm(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    with_sift: Annotated[bool, typer.Option("--sift/--no-sift", help="COLMAP's SIFT beside ours.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Reconstruction: the five figures of the paper's tables, ours against SIFT in one run."""
+    from coam.evaluation.sfm import evaluate_sfm, find_scenes, sfm_text
+    from coam.evaluation.summary import json_ready
+
+    scenes = find_scenes(root)
+    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    folder = folder_of(output, "sfm", root, spec)
+    report = evaluate_sfm(
+        scenes, spec, folder, with_sift=with_sift, say=lambda line: typer.echo(line, err=True)
+    )
+    typer.echo(json.dumps(json_ready(report["scenes"])) if as_json else sfm_text(report))
+
+
+def localization(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--map", help="Reconstruct the reference photos too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Locate queries of known pose among photos of known pose: share within 0.25 m / 2 deg and so on."""
+    from coam.evaluation.localization import load_localization
+
+    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    _localize(
+        load_localization(root), spec, folder_of(output, "localization", root, spec), from_scratch, as_json
+    )
+
+
+def aachen(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    when: Annotated[str, typer.Option(help="night or day.")] = "night",
+    output: Output = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    max_matches: MaxMatches = None,
+    as_json: Json = False,
+) -> None:
+    """Aachen Day-Night v1.1: triangulate, locate, write the submission of the evaluation server."""
+    from coam.evaluation.localization import load_aachen
+
+    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    _localize(load_aachen(root, when), spec, folder_of(output, "aachen", root, spec), False, as_json)
+
+
+def _localize(
+    scene: LocalizationScene, spec: MatcherSpec, folder: Path, from_scratch: bool, as_json: bool
+) -> None:
+    from coam.evaluation.localization import evaluate_localization, localization_text
+    from coam.evaluation.summary import json_ready
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    report = evaluate_localization(scene, spec, folder, from_scratch=from_scratch, say=say)
+    typer.echo(json.dumps(json_ready(report["figures"])) if as_json else localization_text(report))
+    typer.echo(f"wrote {folder / 'submission.txt'}", err=True)
