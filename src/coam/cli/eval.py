@@ -269,6 +269,8 @@ def matcher_of(
     assignments: list[str] | None = None,
 ) -> MatcherSpec:
 
+    from coam.evaluation.matchers import find_matcher
+
     options = {"resolution": resolution, "max_matches": max_matches, "preset": preset}
     spec = find_matcher(name, device=device, **(options | _parse_assignments(assignments or [])))
     if spec.config.get("trained") is False:

@@ -80,7 +80,7 @@ def _axis_labels(axes: tuple[str, str]) -> list[str]:
 
 
 def _labels(ends: list[tuple[float, str, str]]) -> list[str]:
-    """The names of the curves at their right ends, in their order, moved apart so that none covers another."""
+    """The curves' names at their right ends, in their order, moved apart so that none covers another."""
     parts, free = [], float("-inf")
     for wanted, name, colour in sorted(ends):
         at = max(wanted, free)
