@@ -117,6 +117,19 @@ def test_limit_and_default_folder(invoke, hpatches_root: Path, tmp_path: Path, m
     assert read_report(Path("eval/hpatches/hpatches/sift"))["pairs_available"] == 7
 
 
+def test_measure_needs_no_files(hpatches_root: Path) -> None:
+    from conftest import plugged_in
+
+    from coam.evaluation.benchmarks import HPATCHES
+    from coam.evaluation.hpatches import load_hpatches
+    from coam.evaluation.runner import measure
+
+    tables = measure(HPATCHES, load_hpatches(hpatches_root), plugged_in, estimator="poselib")
+    assert tables["illumination"]["MMA@1"] == 1.0
+    assert tables["viewpoint"]["MMA@1"] == 0.0
+    assert tables["all"]["pairs"] == 7
+
+
 def test_mistakes_are_one_clear_line(invoke, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="hpatches-sequences-release"):
         invoke("hpatches", "--root", tmp_path, "-m", "sift")

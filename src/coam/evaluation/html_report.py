@@ -140,13 +140,21 @@ def _provenance(report: dict[str, Any]) -> str:
     entries = {
         "matcher settings": matcher["config"],
         "weights SHA-256": matcher["model_hash"] or "none",
-        "licence of the weights": matcher.get("licence") or "this project",
+        "licence of the weights": matcher.get("licence")
+        or ("this project" if matcher["model_hash"] else "none"),
         "scoring": report["settings"],
         "median seconds per pair": format_value(report["run"]["median_seconds_per_pair"]),
     } | report["environment"]
-    rows = [[escape(key), escape(str(value))] for key, value in entries.items() if value is not None]
+    rows = [[escape(key), escape(fact_text(value))] for key, value in entries.items() if value is not None]
     measured = f"<h2>How it was measured</h2><pre>{escape(report['protocol'])}</pre>"
     return measured + "<h2>What was run</h2>" + table(["", ""], rows, "facts")
+
+
+def fact_text(value: Any) -> str:
+    """A setting or version list as people read it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {fact_text(item)}" for key, item in value.items()) or "none"
+    return str(value)
 
 
 def draw_cases(

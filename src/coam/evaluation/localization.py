@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError, MissingExtraError
-from coam.evaluation.html_report import page, table
+from coam.evaluation.html_report import fact_text, page, table
 from coam.evaluation.matchers import MatcherSpec
 from coam.evaluation.runner import environment, write_json
 from coam.evaluation.text_report import format_value
@@ -249,7 +249,7 @@ def _page(report: dict[str, Any]) -> str:
     figures = [[escape(name), format_value(value)] for name, value in report["figures"].items()]
     worst = sorted(report["queries"].items(), key=lambda item: -item[1][0])
     rows = [[escape(name), format_value(errors[0]), format_value(errors[1])] for name, errors in worst]
-    facts = [[escape(k), escape(str(v))] for k, v in report["environment"].items() if v is not None]
+    facts = [[escape(k), escape(fact_text(v))] for k, v in report["environment"].items() if v is not None]
     body = "<h1>Localization</h1>" + table(["share of queries within", ""], figures)
     body += "<h2>Queries, worst first</h2>" + table(["query", "position (m)", "rotation (deg)"], rows)
     body += f"<h2>How it was measured</h2><pre>{escape(str(report['protocol']).strip())}</pre>"

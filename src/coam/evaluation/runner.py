@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from coam import __version__
 from coam.errors import DataError
-from coam.evaluation.matchers import MatcherSpec
+from coam.evaluation.matchers import MatcherSpec, spec_of, timed_matches
 from coam.evaluation.pairs import Array, EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, Progress, predict
 from coam.evaluation.summary import Figure, Row, json_ready, per_sequence, ranked, summarise
@@ -112,6 +113,21 @@ def build_report(
     }
 
 
+def measure(
+    benchmark: PairBenchmark, pairs: Sequence[EvaluationPair], matcher: Any, **settings: Any
+) -> dict[str, dict[str, float]]:
+    """subset -> figure -> value, at once and without any file: for use while training.
+
+    `matcher`: anything with match_many(pairs of paths), or a function (path0, path1) -> Matches.
+    """
+    applied = benchmark.settings | settings
+    ready = spec_of(matcher).create()
+    found = timed_matches(ready, [(pair.image0, pair.image1) for pair in pairs], "the matcher")
+    rows = [benchmark.score(pair, matches, **applied) for pair, matches in zip(pairs, found, strict=True)]
+    tables = summarise(pairs, rows, benchmark.figures, resamples=0)
+    return {s: {name: entry["value"] for name, entry in figures.items()} for s, figures in tables.items()}
+
+
 def score_cached(
     benchmark: PairBenchmark,
     pairs: Sequence[EvaluationPair],
@@ -164,8 +180,8 @@ def environment() -> dict[str, Any]:
     """The machine and versions, without host name, user or paths."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions = {}
-    for package in ("coam", "torch", "numpy", "opencv-python-headless", "poselib", "pycolmap", "kornia"):
+    versions = {"coam": __version__}
+    for package in ("torch", "numpy", "opencv-python-headless", "poselib", "pycolmap", "kornia"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

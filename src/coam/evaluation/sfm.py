@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coam.errors import DataError, MissingExtraError
-from coam.evaluation.html_report import page, table
+from coam.evaluation.html_report import fact_text, page, table
 from coam.evaluation.matchers import MatcherSpec
 from coam.evaluation.runner import environment, write_json
 from coam.evaluation.text_report import format_value
@@ -151,7 +151,9 @@ def sfm_page(report: dict[str, Any]) -> str:
     """The table as a page."""
     rows: Sequence[Sequence[str]] = [[escape(cell) for cell in row] for row in _rows(report)]
     facts = [
-        [escape(key), escape(str(value))] for key, value in report["environment"].items() if value is not None
+        [escape(key), escape(fact_text(value))]
+        for key, value in report["environment"].items()
+        if value is not None
     ]
     body = "<h1>Structure from motion</h1>" + table(["scene", "method", *FIGURE_NAMES.values()], rows)
     body += f"<h2>How it was measured</h2><pre>{escape(str(report['protocol']).strip())}</pre>"

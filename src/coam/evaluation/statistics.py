@@ -64,7 +64,7 @@ def bootstrap(
     i.
     """
     value = statistic(np.arange(len(sequences), dtype=np.int64))
-    if len(set(sequences)) < 2:
+    if resamples == 0 or len(set(sequences)) < 2:
         return Interval(value, float("nan"), float("nan"))
     drawn = np.asarray([statistic(index) for index in _resamples(sequences, resamples, seed)])
     return Interval(value, *_central_95(drawn))
