@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from coam import samples
-from coam.errors import CoamError
+from coam.errors import CoamError, DataError
 from coam.matcher import Matcher, load_matcher
 from coam.types import Matches
 from coam.viz import (
@@ -131,7 +131,9 @@ def figure_scene(make: Maker) -> list[Path]:
         photos.mkdir()
         for path in samples.courtyard().day:
             (photos / path.name).write_bytes(path.read_bytes())
-        run_sfm(photos, Path(folder) / "model", make.matcher)
+        summary = run_sfm(photos, Path(folder) / "model", make.matcher)
+        if summary["registered_images"] < 10:
+            raise DataError(f"only {summary['registered_images']} of 12 pictures were registered")
         model, _ = load_model(Path(folder) / "model")
     points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
     colours = np.array([point.color for point in model.points3D.values()]).reshape(-1, 3)

@@ -7,7 +7,7 @@ from PIL import Image
 from coam.errors import ConfigError, ImageError
 from coam.types import Matches
 from coam.viz import draw_matches, spread_subset
-from coam.viz.canvas import CAPTION_HEIGHT, GAP, as_rgb, disc_cover, draw_dots, lay_out
+from coam.viz.canvas import CAPTION_HEIGHT, GAP, as_rgb, disc_cover, draw_dots, faded, lay_out
 from coam.viz.colours import CORRECT, WRONG, colour_table, colourise, plane_colours
 from coam.viz.matches import dot_radius
 
@@ -167,3 +167,9 @@ def test_discs_are_round_and_have_the_right_area():
     assert drawn[10, 10].tolist() == [255] * 3
     assert drawn[8, 12].min() > 150
     assert drawn[10, 15].max() == 0
+
+
+def test_dark_photos_are_lifted_and_bright_ones_dimmed():
+    night, day = np.full((4, 4, 3), 40, np.uint8), np.full((4, 4, 3), 200, np.uint8)
+    assert faded(night).max() == 52  # 40 * 1.3
+    assert faded(day).max() == 168  # 200 * 0.84

@@ -110,8 +110,9 @@ def paste_pair(layout: PairLayout, image0: ByteImage, image1: ByteImage) -> Byte
 
 
 def faded(image: ByteImage, saturation: float = 0.5, brightness: float = 0.84) -> ByteImage:
-    """A quieter photo on which lines and dots stand out."""
+    """A quieter photo on which lines and dots stand out; a photo by night is lifted instead."""
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None].astype(np.float32)
+    brightness = max(brightness, min(1.3, 70 / max(float(grey.mean()), 1.0)))
     quiet = (grey + (image - grey) * saturation) * brightness
     return np.rint(np.clip(quiet, 0, 255)).astype(np.uint8)
 
