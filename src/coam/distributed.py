@@ -5,9 +5,9 @@ started the work writes results. A worker that dies loses one chunk, which is gi
 matches depend on its two photos and the matcher alone, never on the worker, so any number of workers gives
 the same file.
 
-On Ray, objects hold the photos' bytes rather than encoded features: 0.3 MB travel faster than a feature pyramid
-of tens of MB, and a GPU encodes the photo again in less time than the difference. Every worker encodes a photo
-once while it stays in its cache, and chunks are cut so that it mostly does.
+On Ray, objects hold the photos' bytes rather than encoded features: 0.3 MB travel faster than a feature
+pyramid of tens of MB, and a GPU encodes the photo again in less time than the difference. Every worker
+encodes a photo once while it stays in its cache, and chunks are cut so that it mostly does.
 """
 
 from __future__ import annotations

@@ -8,17 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_scene import OracleMatcher
+from scipy.spatial.transform import Rotation
+from toy_scene import OracleMatcher, Scene
 
 from coam.errors import DataError
 from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.cycles import CycleReport
+from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
 from coam.sfm.links import contradicted, doubts, weakly_held
+from coam.sfm.mapping import MapperOptions
 from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
 from coam.sfm.variants import compare_variants
 from coam.sfm.verify import VerifyOptions, verify_pairs
@@ -134,6 +138,65 @@ def test_photos_of_different_places_are_refused(tmp_path, scene, photos):
     matcher = NothingMatches(scene, keep=0.4)
     with pytest.raises(DataError, match="no two of the 5 photos show the same place"):
         run_sfm(photos, tmp_path / "out", matcher)
+
+
+class TwoPlaces(OracleMatcher):
+    """Views 0 to 3 and views 4 to 7 show different places: nothing but noise between them."""
+
+    def match(self, image0, image1, keypoints0=None):
+        found = super().match(image0, image1, keypoints0)
+        if (self.index(image0) < 4) == (self.index(image1) < 4):
+            return found
+        return replace(found.top(0), overlap=0.01)
+
+
+def test_two_places_in_one_folder_give_two_models(tmp_path):
+    scene = Scene(count=8, size=(400, 304), focal=380.0)
+    folder = scene.write_photos(tmp_path / "p")
+    summary = run_sfm(folder, tmp_path / "out", TwoPlaces(scene, keep=0.4))
+    assert [model["registered_images"] for model in summary["models"]] == [4, 4]
+    assert (
+        "the photos fall into 2 models of 4, 4 photos; they may show different places" in summary["warnings"]
+    )
+    assert (tmp_path / "out/sparse/1/images.bin").is_file()
+    assert len(summary["not_registered"]) == 4
+
+
+def test_global_mapper(tmp_path, photos, matcher, truth, built):
+    shutil.copy(built[0] / "matches.h5", tmp_path / "matches.h5")
+    run_sfm(photos, tmp_path, matcher, SfmOptions(mapper=MapperOptions(mapper="global")))
+    errors = pose_errors(model_poses(load_model(tmp_path)[0]), truth)
+    assert len(errors.names) == 5
+    assert np.median(errors.rotation) < 0.3
+    assert np.median(errors.position) < 0.01 * errors.scene_size
+
+
+def test_turning_on_the_spot_gives_one_line(tmp_path):
+    scene = Scene(count=4, size=(400, 304), focal=380.0)
+    centre = scene.centres[1]
+    for i in range(4):  # the same place, other directions
+        turn = Rotation.from_euler("y", 4.0 * i, degrees=True).as_matrix()
+        scene.rotations[i] = turn @ scene.rotations[1] if i != 1 else scene.rotations[1]
+        scene.translations[i] = -scene.rotations[i] @ centre
+    folder = scene.write_photos(tmp_path / "p")
+    matcher = OracleMatcher(scene, keep=0.4)
+    known = SfmOptions(cameras=CameraChoice(given={"*": "SIMPLE_PINHOLE 400 304 380 200 152"}))
+    for _ in range(2):  # also when nothing has to be computed again
+        with pytest.raises(DataError, match="take photos from different places"):
+            run_sfm(folder, tmp_path / "out", matcher, known)
+    # with an unknown focal length a turning camera looks like a far plane: COLMAP believes it, we warn
+    summary = run_sfm(folder, tmp_path / "out", matcher)
+    assert any("the camera only turned on the spot" in line for line in summary["warnings"])
+
+
+def test_two_photos_are_enough(tmp_path, scene, matcher):
+    folder = scene.write_photos(tmp_path / "p")
+    for name in scene.names:
+        if name not in ("view01.png", "view03.png"):
+            (folder / name).unlink()
+    summary = run_sfm(folder, tmp_path / "out", matcher)
+    assert summary["registered_images"] == 2
+    assert summary["sparse_points"] > 100
 
 
 def test_masked_pixels_are_not_used(tmp_path, photos, matcher, scene, built):

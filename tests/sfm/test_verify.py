@@ -21,7 +21,14 @@ from coam.sfm.intrinsics import (
 )
 from coam.sfm.match_pairs import matches_to_record, record_to_matches
 from coam.sfm.photos import Photo
-from coam.sfm.verify import VerifyOptions, chance_inliers, verify_pair, verify_with_poses
+from coam.sfm.verify import (
+    VerifyOptions,
+    chance_inliers,
+    inside_border,
+    narrowness,
+    verify_pair,
+    verify_with_poses,
+)
 
 
 def pair(**settings):
@@ -57,6 +64,24 @@ def test_pair_score_refuses():
     _, matches, camera = pair()
     assert not verify_pair(replace(matches, overlap=0.02), camera, camera, VerifyOptions()).accepted
     assert verify_pair(replace(matches, overlap=float("nan")), camera, camera, VerifyOptions()).accepted
+
+
+def test_matches_on_one_line_and_at_the_border_are_not_trusted():
+    _, matches, camera = pair(keep=1.0, outliers=0.0)
+    row = matches.ids0 // matches.grid0.columns
+    line = matches.select(np.flatnonzero((row > 17) & (row < 21)))
+    strict = VerifyOptions(min_inliers=8, chance=0, min_spread=0.05)
+    assert "one line" in verify_pair(line, camera, camera, strict).reason
+    inside = matches.select(np.flatnonzero(inside_border(matches, 1.0)))
+    assert 0 < len(inside) < len(matches)
+    assert (inside.points0 > 8).all()
+    assert (inside.points0 < np.array([400 - 9, 304 - 9])).all()
+
+
+def test_narrowness_of_a_slanted_strip():
+    along, across = np.linspace(-50, 50, 101), np.tile([-2.0, 2.0], 51)[:101]
+    strip = np.stack([along - across, along + across], axis=1) / np.sqrt(2)
+    assert narrowness(strip) == pytest.approx(2.0, rel=0.02)
 
 
 def test_chance():

@@ -78,6 +78,20 @@ def contradicted(
     return {name: (wrong[name], total[name]) for name in sorted(total) if 2 * wrong[name] > total[name]}
 
 
+def looks_flat(names: list[str], verified: Mapping[Pair, VerifiedPair]) -> bool:
+    """Whether a homography explains nearly every pair: a flat scene, or a camera that only turned.
+
+    With unknown focal lengths the two cannot be told apart from a real model by its reprojection error.
+    """
+    import pycolmap
+
+    kinds = pycolmap.TwoViewGeometryConfiguration
+    flat = {int(kinds.PLANAR), int(kinds.PANORAMIC), int(kinds.PLANAR_OR_PANORAMIC)}
+    inside = set(names)
+    used = [g.config in flat for pair, g in verified.items() if g.accepted and inside.issuperset(pair)]
+    return bool(used) and sum(used) >= 0.9 * len(used)
+
+
 def doubts(
     model: Any,
     matched: PairJournal,
@@ -97,6 +111,10 @@ def doubts(
         lines.append(
             f"{name}: {wrong} of its {total} verified pairs disagree with its place in the model; "
             f"likely wrong"
+        )
+    if looks_flat(names, verified):
+        lines.append(
+            "the scene is flat or the camera only turned on the spot; do not trust depths and focal lengths"
         )
     registered = set(names)
     alone = [pair for pair in cycles.unchecked if registered.issuperset(pair)]

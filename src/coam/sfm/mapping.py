@@ -62,6 +62,8 @@ def _incremental_options(options: MapperOptions) -> Any:
     settings.min_model_size = options.min_model_size
     settings.random_seed = settings.mapper.random_seed = settings.triangulation.random_seed = options.seed
     settings.num_threads = options.threads
+    # two photos have nothing but two-view tracks; elsewhere those are the least reliable
+    settings.triangulation.ignore_two_view_tracks = options.min_model_size > 2
     settings.extract_colors = False  # done here, on upright photos
     settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
     settings.mapper.abs_pose_refine_focal_length = options.refine_intrinsics

@@ -20,7 +20,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,8 +111,9 @@ def run_sfm(
     summary_path = output / "summary.json"
     done = _finished_summary(summary_path, key)
     if done is not None:
-        say("the model is up to date")
         matched.close()
+        require_model(done, folder)
+        say("the model is up to date")
         return done
     models, keypoints = build_models(
         folder, matched, verified, cameras, camera_of, output, matcher, options, key, say
@@ -125,7 +126,17 @@ def run_sfm(
     write_model_page(models, output / "model.html", say)
     with replacing(summary_path) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n")
+    require_model(summary, folder)
     return summary
+
+
+def require_model(summary: Mapping[str, Any], folder: PhotoFolder) -> None:
+    """One clear line when verified pairs gave no model."""
+    if summary["registered_images"] == 0:
+        raise DataError(
+            f"{folder.root}: the {summary['verified_pairs']} verified pairs give no 3D model; "
+            "take photos from different places, not only in different directions"
+        )
 
 
 def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tuple[list[Pair], str]:
@@ -238,6 +249,7 @@ def build_models(
     keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
     say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
+    smallest = min(options.mapper.min_model_size, len(folder.photos))
     mapped = output / f"mapped-{key[:12]}"
     for old in output.glob("mapped-*"):
         if old != mapped:
@@ -245,7 +257,11 @@ def build_models(
     if not mapped.is_dir():
         with replacing(mapped) as temporary:
             for index, model in enumerate(
-                run_mapper(output / "database.db", temporary / "work", options.mapper)
+                run_mapper(
+                    output / "database.db",
+                    temporary / "work",
+                    replace(options.mapper, min_model_size=smallest),
+                )
             ):
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))

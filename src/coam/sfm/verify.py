@@ -34,6 +34,8 @@ class VerifyOptions:
     min_overlap: float = (
         0.1  # pairs the matcher scores below this are refused (uncalibrated scores are ignored)
     )
+    border: float = 1.0  # grid steps at the edge of a photo that are not used: networks see padding there
+    min_spread: float = 0.015  # of the diagonal, across the line that inliers lie on at worst
     seed: int = 0
 
 
@@ -60,6 +62,21 @@ def chance_inliers(matches: int, max_error: float, width: int, height: int) -> f
     """How many of so many random matches lie within `max_error` pixels of a random epipolar line."""
     band = 2 * max_error * float(np.hypot(width, height)) / (width * height)
     return matches * min(1.0, band)
+
+
+def narrowness(points: npt.NDArray[Any]) -> float:
+    """Standard deviation of points (N, 2) in their narrowest direction, in pixels."""
+    return float(np.sqrt(max(0.0, np.linalg.eigvalsh(np.cov(points.astype(np.float64).T))[0])))
+
+
+def inside_border(matches: PairMatches, steps: float) -> npt.NDArray[np.bool_]:
+    """Which matches (N,) are more than `steps` grid steps from the edges of both photos."""
+    inside = np.ones(len(matches), np.bool_)
+    for ids, grid in ((matches.ids0, matches.grid0), (matches.ids1, matches.grid1)):
+        column, row = ids % grid.columns, ids // grid.columns
+        inside &= (column >= steps) & (column <= grid.columns - 1 - steps)
+        inside &= (row >= steps) & (row <= grid.rows - 1 - steps)
+    return inside
 
 
 def verify_pair(matches: PairMatches, camera0: Any, camera1: Any, options: VerifyOptions) -> VerifiedPair:
@@ -89,6 +106,10 @@ def verify_pair(matches: PairMatches, camera0: Any, camera1: Any, options: Verif
     inliers = np.asarray(geometry.inlier_matches)[:, 0].astype(np.int64)
     if len(inliers) < needed:
         return _refused(f"{len(inliers)} of {len(matches)} matches agree, {needed:.0f} needed")
+    if min(
+        narrowness(matches.points0[inliers]), narrowness(matches.points1[inliers])
+    ) < options.min_spread * float(np.hypot(*matches.size1)):
+        return _refused(f"the {len(inliers)} matches that agree lie on one line")
     pycolmap.estimate_two_view_geometry_pose(camera0, points0, camera1, points1, geometry)
     return _accepted(geometry, inliers)
 
@@ -198,7 +219,7 @@ def verify_pairs(
 
     def verify(pair: Pair) -> Record:
         matches = record_to_matches(matched.read(pair))
-        usable = np.flatnonzero(unmasked(matches, pair, keep or {}))
+        usable = np.flatnonzero(unmasked(matches, pair, keep or {}) & inside_border(matches, options.border))
         result = verify_pair(matches.select(usable), cameras[pair[0]], cameras[pair[1]], options)
         return _to_record(result, usable, stamps[pair])
 
