@@ -172,3 +172,17 @@ def test_peers_run_on_random_weights(hpatches_root: Path) -> None:
         if len(matches):
             assert matches.points0.min() >= -0.5
             assert (matches.points0.max(axis=0) <= [160, 120]).all()
+
+
+def test_our_matcher_encodes_each_photo_once(hpatches_root: Path, tmp_path: Path) -> None:
+    from coam.evaluation.predictions import PredictionStore, predict
+
+    spec = find_matcher("cdunet-lite1", device="cpu", resolution=96)
+    matcher = spec.create()
+    encoded: list[object] = []
+    prepare = matcher.prepare
+    matcher.prepare = lambda source: (encoded.append(source), prepare(source))[1]
+    pairs = load_hpatches(hpatches_root)
+    counting = spec_of(matcher, "counting")
+    assert predict(pairs, counting, PredictionStore(tmp_path / "out", counting.identity)) == 7
+    assert len(encoded) == len(set(encoded)) == 9

@@ -56,7 +56,7 @@ DEFAULT_MATCHER = "cdunet-lite1"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    from coam.cli.eval_scenes import register_scenes
+    from coam.cli.eval_more import register_more
 
     group = typer.Typer(no_args_is_help=True, help="Measure matchers on public benchmarks and on your data.")
     group.command("hpatches")(hpatches)
@@ -64,8 +64,7 @@ def register(app: typer.Typer) -> None:
     group.command("megadepth")(megadepth)
     group.command("wxbs")(wxbs)
     group.command("pair-score")(pair_score)
-    group.command("invariance")(invariance)
-    register_scenes(group)
+    register_more(group)
     group.command("compare")(compare)
     app.add_typer(group, name="eval")
 
@@ -212,36 +211,6 @@ def pair_score(
     _run("pair-score", pairs, spec, folder, {}, limit, workers, resume, as_json)
 
 
-def invariance(
-    root: Root,
-    matcher: MatcherName = DEFAULT_MATCHER,
-    output: Output = None,
-    limit: Limit = None,
-    device: Device = "auto",
-    resolution: Resolution = None,
-    preset: Preset = None,
-    settings_of_matcher: Set = None,
-    as_json: Json = False,
-) -> None:
-    """How much descriptors change with the light, looking at the other photo and alone."""
-    from coam.evaluation.html_report import write_reports
-    from coam.evaluation.invariance import INVARIANCE, load_invariance, measure_invariance
-    from coam.evaluation.pairs import limit_pairs
-    from coam.evaluation.runner import REPORT, build_report, write_json
-
-    spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
-    available = load_invariance(root)
-    pairs = limit_pairs(available, limit)
-    with _progress(f"invariance: {spec.name}", len(pairs)) as advance:
-        rows = measure_invariance(spec.create(), pairs, advance)
-    report = build_report(INVARIANCE, pairs, rows, spec, {}, available=len(available))
-    folder = folder_of(output, "invariance", root, spec)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / REPORT, report)
-    write_reports(INVARIANCE, pairs, report, folder, pictures=False)
-    _print_report(report, folder, as_json)
-
-
 def compare(
     a: Annotated[Path, typer.Argument(help="Folder (or report.json) of one evaluation.")],
     b: Annotated[Path, typer.Argument(help="The other one, of the same benchmark.")],
@@ -324,16 +293,16 @@ def _run(
 
     benchmark = find_benchmark(benchmark_name)
     total = len(pairs) if limit is None else min(limit, len(pairs))
-    with _progress(f"{benchmark_name}: {spec.name}", total) as advance:
+    with progress_bar(f"{benchmark_name}: {spec.name}", total) as advance:
         report = evaluate(
             benchmark, pairs, spec, folder,
             settings=settings, limit=limit, workers=workers, resume=resume, progress=advance,
         )  # fmt: skip
     write_reports(benchmark, pairs, report, folder)
-    _print_report(report, folder, as_json)
+    print_report(report, folder, as_json)
 
 
-def _print_report(report: dict[str, Any], folder: Path, as_json: bool) -> None:
+def print_report(report: dict[str, Any], folder: Path, as_json: bool) -> None:
     from coam.evaluation.summary import json_ready
     from coam.evaluation.text_report import table_text
 
@@ -345,7 +314,7 @@ def _print_report(report: dict[str, Any], folder: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr, so that --json stays clean."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from coam.errors import ConfigError
-from coam.evaluation import hpatches, invariance, megadepth, pair_score, posed_pairs, wxbs
+from coam.evaluation import hpatches, invariance, megadepth, pair_score, posed_pairs, stylization, wxbs
 from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.runner import Curve, PairBenchmark
 from coam.evaluation.summary import Row
@@ -105,7 +105,16 @@ PAIR_SCORE = PairBenchmark(
 )
 
 BENCHMARKS: dict[str, PairBenchmark] = {
-    b.name: b for b in (HPATCHES, POSED_PAIRS, MEGADEPTH, WXBS, PAIR_SCORE, invariance.INVARIANCE)
+    b.name: b
+    for b in (
+        HPATCHES,
+        POSED_PAIRS,
+        MEGADEPTH,
+        WXBS,
+        PAIR_SCORE,
+        invariance.INVARIANCE,
+        stylization.STYLIZATION,
+    )
 }
 
 

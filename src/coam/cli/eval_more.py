@@ -1,4 +1,6 @@
-"""`coam eval sfm`, `localization` and `aachen`: benchmarks that build a model of many photos."""
+"""`coam eval invariance`, `stylization`, `sfm`, `localization`, `aachen`: benchmarks of more than cached
+matches.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,32 @@ from coam.cli.eval import (
     DEFAULT_MATCHER,
     Device,
     Json,
+    Limit,
     MatcherName,
     MaxMatches,
     Output,
+    Preset,
     Resolution,
     Root,
+    Set,
     folder_of,
     matcher_of,
+    print_report,
+    progress_bar,
 )
 
 if TYPE_CHECKING:
     from coam.evaluation.localization import LocalizationScene
     from coam.evaluation.matchers import MatcherSpec
+    from coam.evaluation.pairs import EvaluationPair
+    from coam.evaluation.runner import PairBenchmark
+    from coam.evaluation.summary import Row
 
 
-def register_scenes(group: typer.Typer) -> None:
+def register_more(group: typer.Typer) -> None:
     """Add the commands."""
+    group.command("invariance")(invariance)
+    group.command("stylization")(stylization)
     group.command("sfm")(sfm)
     group.command("localization")(localization)
     group.command("aachen")(aachen)
@@ -106,3 +118,75 @@ def _localize(
     report = evaluate_localization(scene, spec, folder, from_scratch=from_scratch, say=say)
     typer.echo(json.dumps(json_ready(report["figures"])) if as_json else localization_text(report))
     typer.echo(f"wrote {folder / 'submission.txt'}", err=True)
+
+
+def invariance(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    output: Output = None,
+    limit: Limit = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    preset: Preset = None,
+    settings_of_matcher: Set = None,
+    as_json: Json = False,
+) -> None:
+    """How much descriptors change with the light, looking at the other photo and alone."""
+    from coam.evaluation.invariance import INVARIANCE, load_invariance, measure_invariance
+    from coam.evaluation.pairs import limit_pairs
+
+    spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
+    available = load_invariance(root)
+    pairs = limit_pairs(available, limit)
+    with progress_bar(f"invariance: {spec.name}", len(pairs)) as advance:
+        rows = measure_invariance(spec.create(), pairs, advance)
+    folder = folder_of(output, "invariance", root, spec)
+    _report(INVARIANCE, pairs, rows, spec, len(available), folder, as_json)
+
+
+def stylization(
+    root: Root,
+    matcher: MatcherName = DEFAULT_MATCHER,
+    stylizer: Annotated[
+        str | None, typer.Option(help="package.module:function (view path, style path) -> picture.")
+    ] = None,
+    output: Output = None,
+    limit: Limit = None,
+    device: Device = "auto",
+    resolution: Resolution = None,
+    preset: Preset = None,
+    settings_of_matcher: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Colours of another photo, L1 to the truth: do nothing, colour transfer, warp only, your stylizer."""
+    from coam.evaluation.hpatches import load_hpatches
+    from coam.evaluation.pairs import limit_pairs
+    from coam.evaluation.stylization import STYLIZATION, find_stylizer, measure_stylization
+
+    function = find_stylizer(stylizer) if stylizer else None
+    spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
+    available = load_hpatches(root)
+    pairs = limit_pairs(available, limit)
+    with progress_bar(f"stylization: {spec.name}", len(pairs)) as advance:
+        rows = measure_stylization(spec.create(), pairs, function, advance)
+    folder = folder_of(output, "stylization", root, spec)
+    _report(STYLIZATION, pairs, rows, spec, len(available), folder, as_json)
+
+
+def _report(
+    benchmark: PairBenchmark,
+    pairs: list[EvaluationPair],
+    rows: list[Row],
+    spec: MatcherSpec,
+    available: int,
+    folder: Path,
+    as_json: bool,
+) -> None:
+    from coam.evaluation.html_report import write_reports
+    from coam.evaluation.runner import REPORT, build_report, write_json
+
+    report = build_report(benchmark, pairs, rows, spec, {}, available=available)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / REPORT, report)
+    write_reports(benchmark, pairs, report, folder, pictures=False)
+    print_report(report, folder, as_json)
