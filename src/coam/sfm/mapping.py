@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,21 @@ import numpy.typing as npt
 from coam.errors import ConfigError, DataError
 from coam.geometry.coordinates import from_colmap, to_colmap
 from coam.sfm.keypoints import Keypoints
+
+
+class Attempt(NamedTuple):
+    """One way to run the incremental mapper."""
+
+    first_angle: float  # degrees between the rays of the first pair
+    two_view_tracks: bool  # also triangulate tracks that only two photos see
+    min_inliers: int  # points that must agree before a photo is registered
+
+
+# A wide first pair and long tracks are best. Where only close pairs have many matches COLMAP starts from a
+# wide one
+# with few, and the model stays a fragment: then closer pairs and short tracks are tried.
+ATTEMPTS = (Attempt(16.0, False, 30), Attempt(6.0, True, 20), Attempt(3.0, True, 20))
+ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
 
 
 @dataclass(frozen=True)
@@ -44,17 +59,46 @@ def run_mapper(database: Path, output: Path, options: MapperOptions) -> list[Any
     quiet_colmap()
     output.mkdir(parents=True, exist_ok=True)
     pycolmap.set_random_seed(options.seed)
-    if options.mapper == "incremental":
-        models = pycolmap.incremental_mapping(database, output, output, _incremental_options(options))
-    elif options.mapper == "global":
-        models = pycolmap.global_mapping(database, output, output, _global_options(options))
-    else:
+    if options.mapper == "global":
+        return _largest_first(pycolmap.global_mapping(database, output, output, _global_options(options)))
+    if options.mapper != "incremental":
         raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
+    best: list[Any] = []
+    enough = ENOUGH_REGISTERED * _linked_images(database)
+    for number, attempt in enumerate(ATTEMPTS):
+        work = output / str(number)
+        work.mkdir()
+        settings = _incremental_options(options, attempt)
+        models = _largest_first(pycolmap.incremental_mapping(database, work, work, settings))
+        if _size(models) > _size(best):
+            best = models
+        if best and best[0].num_reg_images() >= enough:
+            break
+    return best
+
+
+def _largest_first(models: Mapping[int, Any]) -> list[Any]:
     found = [model for model in models.values() if model.num_reg_images() >= 2]
     return sorted(found, key=lambda model: (-model.num_reg_images(), -model.num_points3D()))
 
 
-def _incremental_options(options: MapperOptions) -> Any:
+def _size(models: Sequence[Any]) -> tuple[int, int]:
+    return (models[0].num_reg_images(), models[0].num_points3D()) if models else (0, 0)
+
+
+def _linked_images(database: Path) -> int:
+    """Number of images with at least one verified pair."""
+    import pycolmap
+
+    opened = pycolmap.Database.open(database)
+    try:
+        ids, _ = opened.read_two_view_geometries()
+    finally:
+        opened.close()
+    return len({image for pair in ids for image in pycolmap.pair_id_to_image_pair(pair)})
+
+
+def _incremental_options(options: MapperOptions, attempt: Attempt) -> Any:
     import pycolmap
 
     settings = pycolmap.IncrementalPipelineOptions()
@@ -62,8 +106,10 @@ def _incremental_options(options: MapperOptions) -> Any:
     settings.min_model_size = options.min_model_size
     settings.random_seed = settings.mapper.random_seed = settings.triangulation.random_seed = options.seed
     settings.num_threads = options.threads
+    settings.mapper.init_min_tri_angle = attempt.first_angle
+    settings.mapper.abs_pose_min_num_inliers = attempt.min_inliers
     # two photos have nothing but two-view tracks; elsewhere those are the least reliable
-    settings.triangulation.ignore_two_view_tracks = options.min_model_size > 2
+    settings.triangulation.ignore_two_view_tracks = not attempt.two_view_tracks and options.min_model_size > 2
     settings.extract_colors = False  # done here, on upright photos
     settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
     settings.mapper.abs_pose_refine_focal_length = options.refine_intrinsics
