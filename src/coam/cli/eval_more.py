@@ -51,7 +51,8 @@ def sfm(
     output: Output = None,
     device: Device = "auto",
     resolution: Resolution = None,
-    max_matches: MaxMatches = None,
+    max_matches: MaxMatches = 4096,
+    settings_of_matcher: Set = None,
     with_sift: Annotated[bool, typer.Option("--sift/--no-sift", help="COLMAP's SIFT beside ours.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +61,7 @@ def sfm(
     from coam.evaluation.summary import json_ready
 
     scenes = find_scenes(root)
-    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    spec = matcher_of(matcher, device, resolution, max_matches, None, settings_of_matcher)
     folder = folder_of(output, "sfm", root, spec)
     report = evaluate_sfm(
         scenes, spec, folder, with_sift=with_sift, say=lambda line: typer.echo(line, err=True)
@@ -74,7 +75,8 @@ def localization(
     output: Output = None,
     device: Device = "auto",
     resolution: Resolution = None,
-    max_matches: MaxMatches = None,
+    max_matches: MaxMatches = 4096,
+    settings_of_matcher: Set = None,
     from_scratch: Annotated[
         bool, typer.Option("--map", help="Reconstruct the reference photos too.")
     ] = False,
@@ -83,7 +85,7 @@ def localization(
     """Locate queries of known pose among photos of known pose: share within 0.25 m / 2 deg and so on."""
     from coam.evaluation.localization import load_localization
 
-    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    spec = matcher_of(matcher, device, resolution, max_matches, None, settings_of_matcher)
     _localize(
         load_localization(root), spec, folder_of(output, "localization", root, spec), from_scratch, as_json
     )
@@ -96,13 +98,14 @@ def aachen(
     output: Output = None,
     device: Device = "auto",
     resolution: Resolution = None,
-    max_matches: MaxMatches = None,
+    max_matches: MaxMatches = 4096,
+    settings_of_matcher: Set = None,
     as_json: Json = False,
 ) -> None:
     """Aachen Day-Night v1.1: triangulate, locate, write the submission of the evaluation server."""
     from coam.evaluation.localization import load_aachen
 
-    spec = matcher_of(matcher, device, resolution, max_matches, None)
+    spec = matcher_of(matcher, device, resolution, max_matches, None, settings_of_matcher)
     _localize(load_aachen(root, when), spec, folder_of(output, "aachen", root, spec), False, as_json)
 
 
