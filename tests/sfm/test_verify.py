@@ -160,6 +160,19 @@ def test_wrong_cameras_do_not_spoil_the_alignment_of_the_others():
     assert errors.position[3:].max() < 1e-6
 
 
+def test_cameras_in_a_row_are_aligned_by_their_own_rotations():
+    generator = np.random.default_rng(0)
+    truth, model = {}, {}
+    turn = Rotation.random(random_state=3).as_matrix()
+    for i in range(6):  # centres on a line: they say nothing about the turn around it
+        rotation = Rotation.from_euler("y", generator.uniform(-20, 20), degrees=True).as_matrix()
+        centre = np.array([float(i), 0.0, 0.0]) + generator.normal(0, 1e-4, 3)
+        noisy = centre + generator.normal(0, 1e-3, 3)
+        truth[str(i)] = (rotation, -rotation @ centre)
+        model[str(i)] = (rotation @ turn.T, -rotation @ noisy)
+    assert pose_errors(model, truth).rotation.max() < 0.2
+
+
 def photo(name, size=(800, 600), focal35=None, camera=None):
     return Photo(name, None, size, name, focal35, camera)
 

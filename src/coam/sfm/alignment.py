@@ -65,7 +65,13 @@ def robust_similarity(source: Floats, target: Floats, rotations: Floats, trials:
         if cost < best_cost:
             best, best_cost = error < 0.1, cost
     agree = np.ones(len(source), np.bool_) if best is None or best.sum() < 3 else best
-    return similarity(source[agree], target[agree])
+    scale, rotation, _ = similarity(source[agree], target[agree])
+    # Rotation from centres and from the cameras' own rotations together.
+    centred, aimed = source[agree] - source[agree].mean(0), target[agree] - target[agree].mean(0)
+    evidence = scale * aimed.T @ centred / size**2 + 0.1 * rotations[agree].sum(0)
+    left, _, right = np.linalg.svd(evidence)
+    rotation = left @ np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))]) @ right
+    return scale, rotation, target[agree].mean(0) - scale * rotation @ source[agree].mean(0)
 
 
 def pose_errors(

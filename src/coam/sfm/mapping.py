@@ -78,8 +78,16 @@ def run_mapper(database: Path, output: Path, options: MapperOptions) -> list[Any
 
 
 def _largest_first(models: Mapping[int, Any]) -> list[Any]:
-    found = [model for model in models.values() if model.num_reg_images() >= 2]
-    return sorted(found, key=lambda model: (-model.num_reg_images(), -model.num_points3D()))
+    """Models sorted by size, without those that add no photo to the larger ones."""
+    ordered = sorted(models.values(), key=lambda model: (-model.num_reg_images(), -model.num_points3D()))
+    kept: list[Any] = []
+    seen: set[int] = set()
+    for model in ordered:
+        images = set(model.reg_image_ids())
+        if len(images) >= 2 and images - seen:
+            kept.append(model)
+            seen |= images
+    return kept
 
 
 def _size(models: Sequence[Any]) -> tuple[int, int]:
