@@ -66,7 +66,9 @@ class Matches:
     grid1: Grid | None = None
     overlap: float = float("nan")  # probability that the two photos show the same place; nan: not calibrated
     meta: dict[str, Any] = field(default_factory=dict)  # model name, timing, rotation: JSON values only
-    image0: Any = field(default=None, repr=False, compare=False)  # what was matched, kept for draw(); never saved
+    image0: Any = field(
+        default=None, repr=False, compare=False
+    )  # what was matched, kept for draw(); never saved
     image1: Any = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:

@@ -25,6 +25,7 @@ class PairBatch:
     unmatched0: Tensor  # (B, L) bool: points0 is inside image0 and certainly has NO partner in image1
     unmatched1: Tensor  # (B, L) bool: points1 is inside image1 and certainly has NO partner in image0
     tolerance: Tensor  # (B,) pixels: how far the truth may be off (0 for synthetic pairs)
+    light: Tensor | None = None  # (B,) in [0, 1]: how strongly the light may be changed; None: the mixture decides
 
 
 class PairSource(Protocol):

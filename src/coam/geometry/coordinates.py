@@ -14,12 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coam.tensors import constant
+
 Points = TypeVar("Points", npt.NDArray[np.floating], Tensor)
 
 
 def _like(values: tuple[float, float], points: Points) -> Points:
     if isinstance(points, Tensor):
-        return torch.tensor(values, dtype=points.dtype, device=points.device)
+        return constant(values, points.device, points.dtype)
     return np.asarray(values, dtype=points.dtype)
 
 

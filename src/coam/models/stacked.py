@@ -70,7 +70,8 @@ class StackedCDUNet(nn.Module):
             config.width,
         )  # strides 2, 4, 8, 16, 32
         self.laterals = nn.ModuleList(
-            nn.Conv2d(channels, width, 1)
+            # Normalised: the encoder's early features are ten times larger than its late ones.
+            nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width))
             for channels, width in zip(self.encoder.channels, lateral_widths, strict=True)
         )
         self.rounds = nn.ModuleDict(

@@ -1,0 +1,77 @@
+"""Several sources as one: every batch holds a fixed number of pairs of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from coam.data.photometric import change_light
+from coam.data.sample import PairBatch, PairSource, concatenate
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A source, its part of the mixture, and how strongly its light is changed."""
+
+    source: PairSource
+    share: float
+    light: float = 1.0
+    wrong: bool = False  # its pairs show different places, so they may be shuffled into wrong pairs
+
+
+def portions(shares: Sequence[float], batch: int) -> list[int]:
+    """How many of `batch` pairs each source gives: proportional, whole, and summing up to `batch`."""
+    total = sum(shares)
+    exact = [share / total * batch for share in shares]
+    counts = [int(x) for x in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: exact[i] - counts[i], reverse=True)
+    for i in by_remainder[: batch - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+class Mixture:
+    """A `PairSource` of several sources, with change of light and with some wrong pairs."""
+
+    def __init__(self, ingredients: Sequence[Ingredient], wrong_pairs: float = 0.0) -> None:
+        self.ingredients = list(ingredients)
+        self.wrong_pairs = wrong_pairs
+
+    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
+        """See `PairSource`."""
+        counts = portions([i.share for i in self.ingredients], batch_size)
+        wrong = round(self.wrong_pairs * batch_size)
+        batches = []
+        for ingredient, count in zip(self.ingredients, counts, strict=True):
+            if count == 0:
+                continue
+            batch = ingredient.source.sample(count, size, points, generator)
+            if ingredient.wrong and min(wrong, count) > 1:
+                batch = make_wrong(batch, min(wrong, count))
+                wrong = 0
+            light = torch.full((count,), ingredient.light, device=generator.device)
+            batches.append(replace(batch, light=light if batch.light is None else batch.light))
+        mixed = concatenate(batches)
+        strength = mixed.light
+        assert strength is not None
+        images = torch.cat([mixed.image0, mixed.image1])
+        images = change_light(images, torch.cat([strength, strength]), generator)
+        image0, image1 = images.chunk(2)
+        return replace(mixed, image0=image0, image1=image1)
+
+
+def make_wrong(batch: PairBatch, count: int) -> PairBatch:
+    """Give the last `count` pairs each other's second image: none of their points has a partner any more."""
+    order = torch.arange(len(batch.valid), device=batch.valid.device)
+    order[-count:] = order[-count:].roll(1)
+    is_wrong = (order != torch.arange(len(order), device=order.device)).unsqueeze(1)
+    return replace(
+        batch,
+        image1=batch.image1[order],
+        points1=batch.points1[order],
+        valid=batch.valid & ~is_wrong,
+        unmatched0=batch.unmatched0 | is_wrong,
+        unmatched1=batch.unmatched1[order] | (is_wrong & (batch.valid | batch.unmatched1)[order]),
+    )

@@ -1,0 +1,1 @@
+"""Training: recipes, the objective, the loop and its checkpoint."""

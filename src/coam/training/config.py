@@ -1,0 +1,164 @@
+"""A recipe: everything that decides what a training run does, as frozen dataclasses read from YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from coam.errors import ConfigError, MissingExtraError
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What is trained and where it starts."""
+
+    architecture: str = "stacked"  # a name of coam.models.registry.ARCHITECTURES
+    config: dict[str, Any] = field(default_factory=dict)  # fields of that architecture's configuration
+    encoder_weights: str | None = None  # ImageNet weights of the encoder (.safetensors or .pth)
+    start: str | None = None  # a model name or .safetensors to fine-tune; overrides the three above
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """One source of correspondences in the mixture."""
+
+    kind: Literal["plane", "world", "tracks", "rgbd"]  # homographies, planar worlds, COLMAP tracks, depth maps
+    path: str  # folder of photos ("plane", "world") or packed file ("tracks", "rgbd"); relative to the data root
+    share: float = 1.0  # of each batch, relative to the other sources
+    aligned: bool = False  # the photos of one sub-folder show the same place pixel by pixel
+    light: float = 1.0  # strength of the photometric changes, 0 to 1
+    tolerance: float = 0.0  # misalignment of aligned photos, as a share of the photo's side
+    stylize: float = 0.0  # share of photos that also exist as a copy in another style (needs `styles`)
+    options: dict[str, Any] = field(default_factory=dict)  # fields of the source's own configuration
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training at one image size."""
+
+    steps: int
+    size: int = 256  # pixels, square
+    batch: int = 32  # pairs
+    points: int = 1024  # correspondences drawn per pair
+    compile: bool = False  # torch.compile the network: minutes at the start, then faster (CUDA only)
+
+
+@dataclass(frozen=True)
+class LossSpec:
+    """What is minimised."""
+
+    kind: Literal["grid", "dual_softmax", "nce", "hinge"] = "grid"  # "grid": cross entropy over all cells
+    score_target: Literal["correct", "confusions"] = "correct"  # "confusions": the paper's 1 / (1 + m)^tau
+    coarse: float = 0.5  # weight of the cross entropy at stride 16, where the images meet
+    fine: float = 0.5  # weight of the fine stage
+    score: float = 0.2  # weight of the distinctiveness
+    points: int = 512  # points per pair in the descriptor loss
+    fine_points: int = 256  # points per pair in the fine loss
+    negatives: int = 512  # per positive, for "nce" and "hinge"
+    margin: float = 1.0  # of "hinge" and of "confusions"
+    hardest: int = 3  # negatives that count once more in "hinge"
+    fine_radius: int = 3  # cells of the fine window
+
+
+@dataclass(frozen=True)
+class OptimiserSpec:
+    """How it is minimised."""
+
+    lr: float = 8e-4
+    encoder_factor: float = 0.25  # of the learning rate for the pretrained encoder
+    weight_decay: float = 0.01
+    warmup: int = 300  # steps
+    final_factor: float = 0.02  # of the learning rate at the end of the cosine
+    clip: float = 1.0  # largest gradient norm
+    ema: float = 0.999  # decay of the moving average that becomes the model
+    freeze_encoder_norm: bool = True  # keep the statistics of the encoder's batch normalisation
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole training run."""
+
+    name: str
+    sources: tuple[SourceSpec, ...]
+    phases: tuple[Phase, ...]
+    model: ModelSpec = ModelSpec()
+    loss: LossSpec = LossSpec()
+    optimiser: OptimiserSpec = OptimiserSpec()
+    wrong_pairs: float = 0.06  # share of pairs whose second photo shows another place
+    styles: str | None = None  # folder of style photos
+    adain: str | None = None  # AdaIN weights (.safetensors) for `stylize`
+    bank_side: int = 512  # pixels at which photos are kept on the device
+    seed: int = 0
+    log_every: int = 25  # steps
+    save_every: int = 500  # steps
+
+    @property
+    def steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+
+def from_mapping(kind: Any, values: Any, where: str) -> Any:
+    """Build nested dataclasses from plain values; an unknown key or a wrong type is an error that names its place."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from(kind, values, where)
+    if origin is tuple:
+        if not isinstance(values, list | tuple):
+            raise ConfigError(f"{where}: expected a list")
+        inner = typing.get_args(kind)[0]
+        return tuple(from_mapping(inner, value, f"{where}[{i}]") for i, value in enumerate(values))
+    if origin is Literal:
+        if values not in typing.get_args(kind):
+            raise ConfigError(f"{where}: {values!r} is none of {', '.join(map(str, typing.get_args(kind)))}")
+        return values
+    if origin in (types.UnionType, typing.Union):
+        return values if values is None else from_mapping(typing.get_args(kind)[0], values, where)
+    wanted = origin or kind
+    if wanted is float and isinstance(values, int | float | str):
+        try:
+            return float(values)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {values!r} is not a number") from error
+    if not isinstance(values, wanted):
+        raise ConfigError(f"{where}: expected {wanted.__name__}, got {values!r}")
+    return values
+
+
+def _dataclass_from(kind: Any, values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: expected a mapping of {kind.__name__} fields")
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    for key in values:
+        if key not in names:
+            raise ConfigError(f"{where}: {kind.__name__} has no field {key!r}; it has {', '.join(sorted(names))}")
+    try:
+        return kind(**{key: from_mapping(hints[key], v, f"{where}.{key}") for key, v in values.items()})
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """A recipe from a YAML file, or by the name of one that comes with the package."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError("pyyaml", "train") from error
+    path = Path(path)
+    if not path.suffix:
+        packaged = Path(__file__).parent / "recipes" / f"{path}.yaml"
+        if not packaged.is_file():
+            names = ", ".join(sorted(p.stem for p in packaged.parent.glob("*.yaml")))
+            raise ConfigError(f"there is no recipe {str(path)!r}; choose one of {names} or give a .yaml file")
+        path = packaged
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
+    recipe: Recipe = from_mapping(Recipe, values, path.name)
+    return recipe

@@ -1,0 +1,124 @@
+"""From a recipe's source list to a mixture on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coam.data.bank import (
+    BankPart,
+    PhotoBank,
+    aligned_groups,
+    list_photos,
+    load_part,
+    pack_bank,
+    read_square,
+    single_groups,
+)
+from coam.data.mixture import Ingredient, Mixture
+from coam.data.sample import PairSource
+from coam.data.worlds import WorldConfig, WorldPairs
+from coam.errors import ConfigError, DataError
+from coam.models.registry import config_from_dict
+from coam.training.config import Recipe, SourceSpec
+
+
+def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
+    """All sources of a recipe; paths are relative to `root`.
+
+    Sources of one kind of rendered world become one source that chooses among their photos: a batch of many worlds
+    costs little more than a batch of one.
+    """
+    for spec in recipe.sources:
+        if not (root / spec.path).exists():
+            raise DataError(f"{root / spec.path}: not there (source {spec.kind!r} of recipe {recipe.name!r})")
+    ingredients = [
+        Ingredient(_measured(spec, root / spec.path, device), spec.share, spec.light)
+        for spec in recipe.sources
+        if spec.kind in ("tracks", "rgbd")
+    ]
+    rendered = [spec for spec in recipe.sources if spec.kind in ("plane", "world")]
+    if rendered:
+        bank, owner = _bank(rendered, recipe, root, device)
+        for kind in ("plane", "world"):
+            specs = [spec for spec in rendered if spec.kind == kind]
+            if specs:
+                source = WorldPairs(bank, _world_config(specs), _group_weights(specs, owner))
+                ingredients.append(Ingredient(source, sum(s.share for s in specs), wrong=kind == "plane"))
+    return Mixture(ingredients, recipe.wrong_pairs)
+
+
+def _measured(spec: SourceSpec, path: Path, device: torch.device) -> PairSource:
+    if spec.kind == "tracks":
+        from coam.data.tracks import TrackPairs
+
+        return TrackPairs(path, device, **spec.options)
+    from coam.data.rgbd import RgbdPairs
+
+    return RgbdPairs(path, device, **spec.options)
+
+
+def _bank(
+    specs: list[SourceSpec], recipe: Recipe, root: Path, device: torch.device
+) -> tuple[PhotoBank, list[str]]:
+    """One bank of the photos of all sources, and for each of its groups the path it came from."""
+    parts, owner = [], []
+    for path, spec in {spec.path: spec for spec in specs}.items():
+        groups = aligned_groups(root / path) if spec.aligned else single_groups(root / path)
+        part = load_part(groups, recipe.bank_side, device, spec.tolerance, spec.light)
+        if spec.stylize > 0:
+            part = add_styled_copies(part, spec.stylize, recipe, root)
+        parts.append(part)
+        owner += [path] * len(part.groups)
+    return pack_bank(parts), owner
+
+
+def _world_config(specs: list[SourceSpec]) -> WorldConfig:
+    options = specs[0].options
+    if any(spec.options != options for spec in specs):
+        raise ConfigError(f"all sources of kind {specs[0].kind!r} share one view, so give them equal options")
+    return config_from_dict(WorldConfig, {"scene": specs[0].kind, **options})
+
+
+def _group_weights(specs: list[SourceSpec], owner: list[str]) -> Tensor:
+    """How often each group is chosen: a source's share, spread evenly over its groups."""
+    share = {spec.path: spec.share / owner.count(spec.path) for spec in specs}
+    return torch.tensor([share.get(path, 0.0) for path in owner])
+
+
+def add_styled_copies(part: BankPart, how_often: float, recipe: Recipe, root: Path) -> BankPart:
+    """Every photo gets a copy in the style of a random style photo; the two become a group."""
+    if recipe.adain is None or recipe.styles is None:
+        raise ConfigError(f"recipe {recipe.name!r} asks for stylize but gives no `adain` weights or no `styles`")
+    from coam.data.adain import AdaIN
+
+    device = part.photos.device
+    adain = AdaIN.from_file(root / recipe.adain).to(device).eval()
+    styles = [torch.from_numpy(read_square(path, 256).copy()) for path in list_photos(root / recipe.styles)]
+    copies = _stylized(part.photos, torch.stack(styles).to(device), adain.stylize, recipe.seed)
+    count = len(copies)
+    groups = [[*group, *(count + member for member in group)] for group in part.groups]
+    return replace(part, photos=torch.cat([part.photos, copies]), groups=groups, other_member=how_often)
+
+
+@torch.inference_mode()
+def _stylized(
+    photos: Tensor,
+    styles: Tensor,
+    stylize: Callable[[Tensor, Tensor, float], Tensor],
+    seed: int,
+    batch: int = 16,
+) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    copies = torch.empty_like(photos)
+    for start in range(0, len(photos), batch):
+        content = photos[start : start + batch].float() / 255
+        style = styles[torch.randint(len(styles), (len(content),), generator=generator).to(styles.device)]
+        strength = 0.2 + 0.55 * float(torch.rand((), generator=generator))
+        styled = stylize(content, style.float() / 255, strength)
+        copies[start : start + batch] = (styled.clamp(0, 1) * 255).round().to(torch.uint8)
+    return copies
