@@ -1,4 +1,4 @@
-"""The bundled courtyard with the shipped model: what issue 5 calls done. Minutes on a CPU."""
+"""The bundled courtyard: a reduced set with SIFT on a grid, all of it with the shipped model (minutes)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
+from sift_grid import SiftGridMatcher
 
 from coam.errors import CoamError
 from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.localize import localize
 from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +63,7 @@ def scene_size(yard):
     return float(np.linalg.norm(high - low))
 
 
+@pytest.mark.slow
 def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_path):
     photos = copy([*yard.day, *yard.night], tmp_path / "photos")
     options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
@@ -76,6 +76,7 @@ def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_pat
     assert len(errors.correct(0.05, 5.0)) == 16  # none wrong
 
 
+@pytest.mark.slow
 def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path):
     options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
     run_sfm(copy(yard.day, tmp_path / "day"), tmp_path / "model", shipped, options)
@@ -87,3 +88,21 @@ def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path
     night = [errors.names.index(name) for name in found]
     assert errors.position[night].max() < 0.02 * errors.scene_size
     assert errors.rotation[night].max() < 2.0
+
+
+def test_reduced_set_with_sift_on_a_grid(yard, poses, tmp_path):
+    """Five day views and a night query: real pictures through every stage but the network."""
+    matcher = SiftGridMatcher(features=2500)
+    photos = copy(yard.day[3:8], tmp_path / "day")
+    summary = run_sfm(photos, tmp_path / "model", matcher, SfmOptions(tracks="merged"))
+    assert summary["registered_images"] == 5
+    assert summary["mean_reprojection_error"] < 0.5  # the grid step is 4 pixels
+    model, _ = load_model(tmp_path / "model")
+    size = scene_size(yard)
+    errors = pose_errors(model_poses(model), poses, size)
+    assert errors.position.max() < 0.01 * size
+    assert errors.rotation.max() < 0.5
+    location = localize(tmp_path / "model", yard.night[1], matcher)[0]
+    assert location.reason == ""
+    errors = pose_errors({**model_poses(model), location.name: location.pose}, poses, size)
+    assert errors.position[errors.names.index(location.name)] < 0.02 * size

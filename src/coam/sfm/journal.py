@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import DataError
+from coam.errors import CoamError, DataError
 
 Pair = tuple[str, str]
 Array = npt.NDArray[Any]
 _FORMAT = "coam-pairs-1"
 _OPEN_TABLES = 4
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,25 @@ def one_line_when_disk_is_full(path: Path) -> Iterator[None]:
     """Turn "no space left" of any writer into an error that says what to do."""
     try:
         yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or _free_bytes(path) < 1 << 20
-        if not full:
+    except CoamError:
+        raise
+    except Exception as error:  # HDF5 and SQLite report a full disk as errors of their own kinds
+        if getattr(error, "errno", None) not in _FULL and _free_bytes(path) > 1 << 20:
             raise
-        raise DataError(f"{path}: the disk is full; free some space and run the same command again, "
-                        "what is finished is kept") from error  # fmt: skip
+        raise disk_is_full(path) from error
+
+
+def disk_is_full(path: Path) -> DataError:
+    """The error to raise."""
+    return DataError(
+        f"{path}: the disk is full; free some space and run the same command again, what is finished is kept"
+    )
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Say so before a stage whose writer (COLMAP) would abort the process on a full disk."""
+    if _free_bytes(path) < needed:
+        raise disk_is_full(path)
 
 
 def _free_bytes(path: Path) -> int:

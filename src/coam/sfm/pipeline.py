@@ -32,7 +32,7 @@ from coam.sfm import pairs as pairing
 from coam.sfm.cycles import CycleReport, check_cycles
 from coam.sfm.database import write_database
 from coam.sfm.intrinsics import CameraChoice, make_cameras
-from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing
+from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.links import doubts
 from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
@@ -42,6 +42,7 @@ from coam.sfm.refine import refine_keypoints
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
 
+SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 Say = Callable[[str], None]
 # (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
 MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
@@ -216,7 +217,7 @@ def _model_key(
     for pair in sorted(wanted):
         digest.update(matched.read(pair).stamp.encode())
         digest.update(str(len(verified[pair].inliers) if pair in verified else -1).encode())
-    digest.update(repr(options).encode())
+    digest.update(repr(replace(options, workers=0)).encode())  # speed, not results
     return digest.hexdigest()
 
 
@@ -244,6 +245,7 @@ def build_models(
     """Tracks, database, mapping, refinement; the result lies in `output`."""
     import pycolmap
 
+    require_space(output, SPACE_FOR_MAPPING)
     keypoints, links = collect_keypoints(folder.names, matched, verified)
     variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
     keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
