@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,16 +239,23 @@ def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
     model.
     """
     log = tmp_path / "log.txt"
-    generator = np.random.default_rng(1)
+    generator = np.random.default_rng()
     tests = Path(__file__).parent
-    command = [sys.executable, "-c", RUN, str(photos), str(tmp_path / "out"), str(tests), str(log)]
     environment = {**os.environ, "PYTHONPATH": str(tests.parents[1] / "src")}
-    kills = 0
-    for _ in range(40):
+
+    def start(output, log):
+        command = [sys.executable, "-c", RUN, str(photos), str(output), str(tests), str(log)]
         with open(tmp_path / "stderr.txt", "w") as errors:
-            process = subprocess.Popen(command, env=environment, stderr=errors)
+            return subprocess.Popen(command, env=environment, stderr=errors)
+
+    began = time.monotonic()
+    start(tmp_path / "undisturbed", tmp_path / "undisturbed.txt").wait(timeout=200)
+    whole = time.monotonic() - began
+    kills = 0
+    for share in [0.5, *generator.uniform(0.3, 1.0, 7), 100.0]:
+        process = start(tmp_path / "out", log)
         try:
-            process.wait(timeout=generator.uniform(1.5, 6.0) if kills < 8 else 120)
+            process.wait(timeout=share * whole)
             break
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
@@ -259,8 +267,11 @@ def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
     assert len(set(matched)) == 10
     assert len(matched) <= 10 + kills
     summary = json.loads((tmp_path / "out/summary.json").read_text())
-    assert summary["registered_images"] == 5
+    undisturbed = json.loads((tmp_path / "undisturbed/summary.json").read_text())
+    for figure in ("registered_images", "sparse_points", "mean_track_length", "mean_reprojection_error"):
+        assert summary[figure] == pytest.approx(undisturbed[figure], rel=0.02)
     assert not list((tmp_path / "out").rglob("*.damaged"))
+    assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
 def test_links_warn_about_weak_and_wrong_photos(built, tmp_path):

@@ -22,7 +22,7 @@ from coam.geometry.coordinates import to_colmap
 from coam.images import load_image
 from coam.sfm.alignment import Pose, model_poses
 from coam.sfm.database import write_database
-from coam.sfm.journal import Pair, replacing
+from coam.sfm.journal import Pair, replacing, require_space
 from coam.sfm.keypoints import Keypoints, Links, collect_keypoints, place_keypoints, save_keypoints
 from coam.sfm.mapping import colour_points, figures, quiet_colmap
 from coam.sfm.match_pairs import match_pairs, record_to_matches
@@ -48,6 +48,7 @@ def write_features(path: str | Path, keypoints: Keypoints, sizes: Mapping[str, S
     import h5py
 
     path = Path(path)
+    require_space(path, 2 * keypoints.positions.nbytes + (1 << 20))
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:
         for index, name in enumerate(keypoints.names):
             group = file.create_group(name)
@@ -83,6 +84,8 @@ def write_matches(path: str | Path, keypoints: Keypoints, links: Links) -> Path:
 
     path = Path(path)
     number = {name: index for index, name in enumerate(keypoints.names)}
+    longest = int(np.diff(keypoints.start).max(initial=0))
+    require_space(path, 8 * longest * len(links.pairs) + (1 << 20))
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:
         for index, (name0, name1) in enumerate(links.pairs):
             own0, own1 = keypoints.of(number[name0]), keypoints.of(number[name1])

@@ -66,7 +66,9 @@ def disk_is_full(path: Path) -> DataError:
 
 
 def require_space(path: Path, needed: int) -> None:
-    """Say so before a stage whose writer (COLMAP) would abort the process on a full disk."""
+    """Say so before a writer that does not survive a full disk: HDF5 crashes the process, COLMAP aborts
+    it.
+    """
     if _free_bytes(path) < needed:
         raise disk_is_full(path)
 
@@ -202,6 +204,7 @@ class PairJournal:
         wanted = sorted(set(self.pairs() if pairs is None else pairs))
         has_parts = self.parts.is_dir() and any(self.parts.glob("*.npz"))
         if has_parts or set(wanted) != set(self._where) or not self.path.exists():
+            require_space(self.path, self._bytes_to_merge())
             with replacing(self.path) as temporary:
                 self._write_h5(temporary, wanted)
         self.close()
@@ -209,6 +212,10 @@ class PairJournal:
         self._where.clear()
         self._read_index()
         return self.path
+
+    def _bytes_to_merge(self) -> int:
+        files = [self.path, *(self.parts.glob("*.npz") if self.parts.is_dir() else ())]
+        return int(1.2 * sum(file.stat().st_size for file in files if file.exists())) + (1 << 20)
 
     def _write_h5(self, path: Path, pairs: list[Pair]) -> None:
         """Pair by pair, so that memory does not grow with their number."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError
-from coam.sfm.journal import Pair, PairJournal, replacing
+from coam.sfm.journal import Pair, PairJournal, replacing, require_space
 from coam.sfm.match_pairs import grid_from_array, grid_to_array, record_to_matches
 from coam.sfm.tracks import Measurements, MergeOptions, local_affine, refine_positions
 from coam.sfm.verify import VerifiedPair
@@ -157,6 +157,7 @@ def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
     import h5py
 
     path = Path(path)
+    require_space(path, 2 * keypoints.positions.nbytes + (1 << 20))
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:
         file.attrs["format"] = "coam-keypoints-1"
         file.create_dataset("names", data=np.array(keypoints.names, object), dtype=h5py.string_dtype())
