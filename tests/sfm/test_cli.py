@@ -26,9 +26,10 @@ def last_line(result):
 
 
 def test_sfm_then_localize(run, built, photos, queries, tmp_path):
-    result = run("sfm", photos, "-o", tmp_path / "model")
+    result = run("sfm", photos, "-o", tmp_path / "model", "--hloc", tmp_path / "hloc")
     assert result.exit_code == 0, result.output
     assert "5 of 5 photos registered" in result.output
+    assert len((tmp_path / "hloc" / "pairs.txt").read_text().splitlines()) == 10
     result = run("localize", tmp_path / "model", queries, "-o", tmp_path / "p.txt", "-o", tmp_path / "p.json")
     assert result.exit_code == 0, result.output
     assert "2 of 3 photos located" in result.output

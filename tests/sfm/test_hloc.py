@@ -8,11 +8,20 @@ import pytest
 from coam.errors import DataError
 from coam.sfm.alignment import model_poses
 from coam.sfm.database import read_database, write_database
-from coam.sfm.hloc import pair_key, read_features, read_matches, triangulate, write_features, write_matches
+from coam.sfm.hloc import (
+    database_to_hloc,
+    pair_key,
+    read_features,
+    read_matches,
+    triangulate,
+    write_features,
+    write_matches,
+)
 from coam.sfm.intrinsics import CameraChoice, make_cameras
 from coam.sfm.journal import PairJournal
 from coam.sfm.keypoints import collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.localize import localize
+from coam.sfm.pairs import read_pairs
 from coam.sfm.photos import read_photo_folder
 from coam.sfm.pipeline import load_model
 from coam.sfm.verify import verify_pairs
@@ -48,6 +57,19 @@ def test_hloc_files_say_what_the_database_says(tracks, tmp_path):
         assert (scores > 0.1).all()
     backwards = read_matches(tmp_path / "m.h5", [links.pairs[0][::-1]])[links.pairs[0][::-1]][0]
     np.testing.assert_array_equal(backwards[:, ::-1], matches[links.pairs[0]][0])
+
+
+def test_any_colmap_database_can_go_to_hloc(tracks, tmp_path):
+    _, cameras, camera_of, verified, keypoints, links = tracks
+    write_database(tmp_path / "d.db", keypoints, links, verified, cameras, camera_of)
+    features, matches, pairs = database_to_hloc(tmp_path / "d.db", tmp_path / "hloc")
+    points, stored = read_database(tmp_path / "d.db")
+    listed = read_pairs(pairs)
+    assert sorted(stored) == listed
+    for name, own in read_features(features).items():
+        np.testing.assert_array_equal(own, points[name])
+    for pair, (index, _) in read_matches(matches, listed).items():
+        assert sorted(map(tuple, index)) == sorted(map(tuple, stored[pair]))
 
 
 def test_database_holds_half_a_pixel_more(tracks, tmp_path):

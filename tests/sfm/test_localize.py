@@ -125,3 +125,23 @@ def test_other_settings_are_refused(built, queries):
 def test_quaternion_of_a_quarter_turn():
     turn = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
     np.testing.assert_allclose(quaternion(turn), [np.sqrt(0.5), 0, 0, np.sqrt(0.5)], atol=1e-12)
+
+
+class DescribingMatcher(OracleMatcher):
+    """Knows which views look alike: neighbours on the arc."""
+
+    def global_descriptor(self, image):
+        angle = 0.3 * self.index(image)
+        return np.array([np.cos(angle), np.sin(angle)])
+
+
+def test_only_the_most_similar_photos_are_matched(built, queries, scene):
+    matcher = DescribingMatcher(scene, keep=0.4)
+    options = LocalizeOptions(neighbours=2)
+    location = localize(built[0], queries / "view02.png", matcher, options=options)[0]
+    assert set(location.matched) == {"view01.png", "view03.png"}
+    assert sorted(matcher.calls) == [("view01.png", "view02.png"), ("view03.png", "view02.png")]
+    stored = built[0] / "global_descriptors.npz"
+    stamp = stored.stat().st_mtime_ns
+    localize(built[0], queries / "view05.png", matcher, options=options)
+    assert stored.stat().st_mtime_ns == stamp  # computed once per model

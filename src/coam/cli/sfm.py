@@ -49,6 +49,7 @@ def sfm(
     masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+    hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
     """Build a 3D model from a folder of photos; a killed run goes on where it was."""
@@ -86,6 +87,10 @@ def sfm(
     )
     load = partial(load_for_sfm, model, device, resolution, max_matches)
     run(photos, output, load, options, workers, ray, as_json, run_sfm)
+    if hloc is not None:
+        from coam.sfm.hloc import database_to_hloc
+
+        database_to_hloc(output / "database.db", hloc)
 
 
 def load_for_sfm(model: str | None, device: str, resolution: int | None, max_matches: int) -> Any:

@@ -21,12 +21,12 @@ from coam.errors import DataError
 from coam.geometry.coordinates import to_colmap
 from coam.images import load_image
 from coam.sfm.alignment import Pose, model_poses
-from coam.sfm.database import write_database
+from coam.sfm.database import read_database, write_database
 from coam.sfm.journal import Pair, replacing, require_space
 from coam.sfm.keypoints import Keypoints, Links, collect_keypoints, place_keypoints, save_keypoints
 from coam.sfm.mapping import colour_points, figures, quiet_colmap
 from coam.sfm.match_pairs import match_pairs, record_to_matches
-from coam.sfm.pairs import covisible_pairs
+from coam.sfm.pairs import covisible_pairs, write_pairs
 from coam.sfm.photos import PhotoFolder, read_photo
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifyOptions, verify_with_poses
@@ -119,6 +119,28 @@ def read_matches(path: str | Path, pairs: Iterable[Pair]) -> dict[Pair, tuple[np
                 scores = np.asarray(file[key]["matching_scores0"][:], np.float64)[row]
             found[name0, name1] = (index if key == forward else index[:, ::-1]), scores
     return found
+
+
+def database_to_hloc(database: str | Path, folder: str | Path) -> tuple[Path, Path, Path]:
+    """Turn a COLMAP database into features.h5, matches.h5 and pairs.txt for hloc; gives the three paths."""
+    import h5py
+
+    folder = Path(folder)
+    points, matches = read_database(database)
+    features_path, matches_path = folder / "features.h5", folder / "matches.h5"
+    longest = max((len(own) for own in points.values()), default=0)
+    require_space(folder, 8 * longest * (len(points) + len(matches)) + (2 << 20))
+    with replacing(features_path) as temporary, h5py.File(temporary, "w") as file:
+        for name, own in points.items():
+            file.create_group(name)["keypoints"] = own
+    with replacing(matches_path) as temporary, h5py.File(temporary, "w") as file:
+        for (name0, name1), index in matches.items():
+            matches0 = np.full(len(points[name0]), -1, np.int32)
+            matches0[index[:, 0]] = index[:, 1]
+            group = file.create_group(pair_key(name0, name1))
+            group["matches0"] = matches0
+            group["matching_scores0"] = (matches0 >= 0).astype(np.float16)
+    return features_path, matches_path, write_pairs(sorted(matches), folder / "pairs.txt")
 
 
 def _opened(path: str | Path) -> Any:
