@@ -12,6 +12,7 @@ from toy_scene import OracleMatcher, Scene
 from coam.errors import ConfigError, DataError
 from coam.sfm.alignment import pose_errors, similarity
 from coam.sfm.cycles import check_cycles, cycle_error, rotation_angle
+from coam.sfm.focal import agreed_focal, estimate_focals, with_calibrated_rotation
 from coam.sfm.intrinsics import (
     CameraChoice,
     camera_from_spec,
@@ -19,14 +20,16 @@ from coam.sfm.intrinsics import (
     make_cameras,
     read_intrinsics_list,
 )
+from coam.sfm.journal import PairJournal
 from coam.sfm.match_pairs import matches_to_record, record_to_matches
-from coam.sfm.photos import Photo
+from coam.sfm.photos import Photo, read_photo_folder
 from coam.sfm.verify import (
     VerifyOptions,
     chance_inliers,
     inside_border,
     narrowness,
     verify_pair,
+    verify_pairs,
     verify_with_poses,
 )
 
@@ -222,3 +225,29 @@ def test_given_intrinsics(tmp_path):
         read_intrinsics_list(listing)
     with pytest.raises(DataError, match="no such file"):
         read_intrinsics_list(tmp_path / "none.txt")
+
+
+def test_focal_length_nobody_told(built, photos, tmp_path):
+    """The guess is 480, the truth 380; with the estimate, rotations of pairs are right to a degree."""
+    scene = Scene(count=7, size=(400, 304), focal=380.0)
+    folder = read_photo_folder(photos)
+    cameras, camera_of = make_cameras(folder.photos, CameraChoice())
+    assert cameras[0].mean_focal_length() == pytest.approx(480)
+    matched = PairJournal(built[0] / "matches.h5")
+    verified = verify_pairs(matched, dict.fromkeys(folder.names, cameras[0]), tmp_path / "v.h5")
+    assert estimate_focals(folder.names, matched, verified, cameras, camera_of) == [True]
+    assert cameras[0].mean_focal_length() == pytest.approx(380, rel=0.03)
+    for (first, second), geometry in verified.items():
+        matches = record_to_matches(matched.read((first, second)))
+        better = with_calibrated_rotation(geometry, matches, cameras[0], cameras[0])
+        a, b = scene.names.index(first), scene.names.index(second)
+        assert rotation_angle((scene.rotations[b] @ scene.rotations[a].T).T @ better.rotation) < 1.5
+
+
+def test_scattered_focal_lengths_are_not_believed():
+    camera = camera_from_spec("SIMPLE_PINHOLE 800 600 960 400 300")
+    ones = np.ones(9)
+    assert agreed_focal(np.linspace(690, 710, 9), ones, camera) == pytest.approx(700)
+    assert agreed_focal(np.linspace(690, 710, 4), ones[:4], camera) is None  # too few
+    assert agreed_focal(np.geomspace(250, 3000, 9), ones, camera) is None  # too far apart
+    assert agreed_focal(np.full(9, 90.0), ones, camera) is None  # no camera has that

@@ -31,17 +31,19 @@ from coam.errors import ConfigError, DataError
 from coam.sfm import pairs as pairing
 from coam.sfm.cycles import CycleReport, check_cycles
 from coam.sfm.database import write_database
+from coam.sfm.focal import estimate_focals, with_calibrated_rotation
 from coam.sfm.intrinsics import CameraChoice, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.links import doubts
 from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
-from coam.sfm.match_pairs import match_pairs
+from coam.sfm.match_pairs import match_pairs, record_to_matches
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import refine_keypoints
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
 
+CYCLE_ERROR_OF_GUESSES = 45.0  # degrees: a guessed focal length bends right rotations by up to that much
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 Say = Callable[[str], None]
 # (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
@@ -57,7 +59,7 @@ class SfmOptions:
     neighbours: int = 20  # retrieval: similar photos matched with each photo
     cameras: CameraChoice = field(default_factory=CameraChoice)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
-    cycle_error: float = 20.0  # degrees a triangle of relative rotations may fail to close
+    cycle_error: float = 15.0  # degrees a triangle of relative rotations may fail to close
     tracks: Literal["quantised", "merged", "refined"] = "merged"  # how sub-pixel offsets enter the keypoints
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)
@@ -178,11 +180,17 @@ def verify(
     verified = verify_pairs(
         matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep
     )
+    good = estimate_focals(folder.names, matched, verified, cameras, camera_of)
+    if not all(c.has_prior_focal_length for c in cameras):
+        for pair, geometry in verified.items():
+            if geometry.accepted:
+                matches = record_to_matches(matched.read(pair))
+                verified[pair] = with_calibrated_rotation(geometry, matches, camera[pair[0]], camera[pair[1]])
     accepted = {pair: geometry for pair, geometry in verified.items() if geometry.accepted}
     cycles = check_cycles(
         {pair: geometry.rotation for pair, geometry in accepted.items()},
         {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
-        options.cycle_error,
+        options.cycle_error if all(good) else max(options.cycle_error, CYCLE_ERROR_OF_GUESSES),
     )
     return {pair: geometry for pair, geometry in verified.items() if pair not in cycles.removed}, cycles
 
