@@ -133,9 +133,10 @@ def _sharing_key(photo: Photo, photos: Sequence[Photo], choice: CameraChoice) ->
         return photo.name
     if photo.focal35 is not None or photo.camera is not None:
         return (photo.camera, photo.focal35, photo.size)
-    # Without EXIF: numbered photos of one size came from one camera, most likely; anything else is a
+    # Without EXIF: numbered photos of equal size came from one camera, most likely; anything else is a
     # collection.
-    if looks_like_one_shoot([other.name for other in photos]) and len({p.size for p in photos}) == 1:
+    # (Held upright now and then, or cut by a pixel, it gives a second size and so a second camera.)
+    if looks_like_one_shoot([other.name for other in photos]) and len({p.size for p in photos}) <= 3:
         return photo.size
     return photo.name
 

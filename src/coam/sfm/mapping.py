@@ -52,8 +52,17 @@ def quiet_colmap() -> None:
     pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
 
 
-def run_mapper(database: Path, output: Path, options: MapperOptions) -> list[Any]:
-    """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`."""
+def run_mapper(
+    database: Path,
+    output: Path,
+    options: MapperOptions,
+    right_photos: Callable[[Any], int] = lambda model: int(model.num_reg_images()),
+) -> list[Any]:
+    """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
+
+    right_photos: how many photos of a model are believed; attempts are judged by it, because a model that
+    registers everything can be wrong.
+    """
     import pycolmap
 
     quiet_colmap()
@@ -64,15 +73,17 @@ def run_mapper(database: Path, output: Path, options: MapperOptions) -> list[Any
     if options.mapper != "incremental":
         raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
     best: list[Any] = []
+    best_value = (-1, 0)
     enough = ENOUGH_REGISTERED * _linked_images(database)
     for number, attempt in enumerate(ATTEMPTS):
         work = output / str(number)
         work.mkdir()
         settings = _incremental_options(options, attempt)
         models = _largest_first(pycolmap.incremental_mapping(database, work, work, settings))
-        if _size(models) > _size(best):
-            best = models
-        if best and best[0].num_reg_images() >= enough:
+        value = (right_photos(models[0]), models[0].num_points3D()) if models else (0, 0)
+        if value > best_value:
+            best, best_value = models, value
+        if best_value[0] >= enough:
             break
     return best
 
@@ -88,10 +99,6 @@ def _largest_first(models: Mapping[int, Any]) -> list[Any]:
             kept.append(model)
             seen |= images
     return kept
-
-
-def _size(models: Sequence[Any]) -> tuple[int, int]:
-    return (models[0].num_reg_images(), models[0].num_points3D()) if models else (0, 0)
 
 
 def _linked_images(database: Path) -> int:

@@ -35,7 +35,7 @@ from coam.sfm.focal import estimate_focals, with_calibrated_rotation
 from coam.sfm.intrinsics import CameraChoice, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
-from coam.sfm.links import doubts
+from coam.sfm.links import contradicted, doubts
 from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
 from coam.sfm.match_pairs import match_pairs, record_to_matches
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
@@ -265,14 +265,14 @@ def build_models(
         if old != mapped:
             shutil.rmtree(old, ignore_errors=True)
     if not mapped.is_dir():
+
+        def right_photos(model: Any) -> int:
+            return int(model.num_reg_images()) - len(contradicted(model, matched, verified, options.verify))
+
+        mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
-            for index, model in enumerate(
-                run_mapper(
-                    output / "database.db",
-                    temporary / "work",
-                    replace(options.mapper, min_model_size=smallest),
-                )
-            ):
+            found = run_mapper(output / "database.db", temporary / "work", mapper, right_photos)
+            for index, model in enumerate(found):
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
