@@ -118,8 +118,7 @@ def order_pairs(pairs: Iterable[Pair], cache_images: int) -> list[Pair]:
     """Pairs in an order in which a cache of `cache_images` encoded images is hit as often as possible.
 
     Images are cut into blocks of half the cache; all pairs of two blocks are done before the next block is
-    touched, and blocks are swept to and fro, so exhaustive matching of n images encodes about n^2 / cache
-    images, not n^2.
+    touched, and blocks are swept to and fro.
     """
     unique = sorted(set(pairs))
     names = sorted({name for pair in unique for name in pair})
