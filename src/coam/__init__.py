@@ -1,4 +1,4 @@
-"""Correspondences between two photos of the same place when light, season, viewpoint or material have changed.
+"""Correspondences between two photos of one place when light, season, viewpoint or material have changed.
 
     import coam
     matches = coam.match("a.jpg", "b.jpg")

@@ -1,8 +1,8 @@
 """The values that travel between rooms.
 
-The pixel convention of everything public, stated once: the centre of the top-left pixel is (0, 0), x runs right,
-y runs down, points are (x, y), and coordinates are those of the ORIGINAL photo after its EXIF orientation has been
-applied. Other conventions are converted in `coam.geometry.coordinates` and nowhere else.
+The pixel convention of everything public, stated once: the centre of the top-left pixel is (0, 0), x runs
+right, y runs down, points are (x, y), and coordinates are those of the ORIGINAL photo after its EXIF
+orientation has been applied. Other conventions are converted in `coam.geometry.coordinates` and nowhere else.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class Grid:
 class Matches:
     """Correspondences between two photos, best first.
 
-    `points0[i]` in photo 0 corresponds to `points1[i]` in photo 1. `ids0`, `ids1` name the grid positions the match
-    came from (-1 where the caller gave keypoints); the sub-pixel offset is `points1 - grid1.positions(ids1)`.
+    `points0[i]` in photo 0 corresponds to `points1[i]` in photo 1. `ids0`, `ids1` name the grid positions the
+    match came from (-1 where the caller gave keypoints); the sub-pixel offset is
+    `points1 - grid1.positions(ids1)`.
     """
 
     points0: FloatArray  # (N, 2) pixels of the original photo 0

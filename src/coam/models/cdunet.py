@@ -1,7 +1,7 @@
 """CD-UNet as published: encoder, CoAM at the two deepest levels, U-Net decoder, distinctiveness.
 
-Each ablation of the paper is a switch of the same code: `conditioning`, `distinctiveness`, the encoder, and the
-details that text and published code state differently (`attention_value`, `attention_scale`).
+Each ablation of the paper is a switch of the same code: `conditioning`, `distinctiveness`, the encoder, and
+the details that text and published code state differently (`attention_value`, `attention_scale`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CDUNet(nn.Module):
         self.decoder = nn.ModuleList()
         carried = 0
         for level, width in zip(reversed(range(5)), config.decoder_widths, strict=True):
-            attended = self.coattention[str(STRIDES[level])].out_channels if self._attends(level) else 0
+            attended = self._coattention(level).out_channels if self._attends(level) else 0
             self.decoder.append(UpBlock(carried + channels[level] + attended, width))
             carried = width
         self.score = PaperDistinctiveness(carried) if config.distinctiveness else None
@@ -86,13 +86,16 @@ class CDUNet(nn.Module):
             if self._attends(level):
                 stride = STRIDES[level]
                 valid = valid_cells(b.levels[level], b.size, stride)
-                module = self.coattention[str(stride)]
-                assert isinstance(module, CoAttention)
-                maps[stride] = module.attention(a.levels[level], b.levels[level], valid)
+                maps[stride] = self._coattention(level).attention(a.levels[level], b.levels[level], valid)
         return maps
 
     def _attends(self, level: int) -> bool:
         return str(STRIDES[level]) in self.coattention
+
+    def _coattention(self, level: int) -> CoAttention:
+        module = self.coattention[str(STRIDES[level])]
+        assert isinstance(module, CoAttention)
+        return module
 
     def _describe(self, a: EncodedImage, b: EncodedImage) -> DenseDescriptors:
         carried: list[Tensor] = []
@@ -100,7 +103,7 @@ class CDUNet(nn.Module):
             inputs = [*carried, a.levels[level]]
             if self._attends(level):
                 valid = valid_cells(b.levels[level], b.size, STRIDES[level])
-                inputs.append(self.coattention[str(STRIDES[level])](a.levels[level], b.levels[level], valid))
+                inputs.append(self._coattention(level)(a.levels[level], b.levels[level], valid))
             carried = [block(*inputs)]
         features = crop_cells(carried[0], a.size, self.stride)
         score = (

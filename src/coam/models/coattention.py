@@ -1,7 +1,8 @@
 """Co-attention: features of one image gathered, softly, where they answer positions of the other (eq. 1).
 
-`CoAttention` is the paper's module, usable alone and in any U-Net. `AttentionBlock` is the residual, multi-head form
-that the default model stacks; it serves as self-attention (an image looks at itself) and as co-attention.
+`CoAttention` is the paper's module, usable alone and in any U-Net. `AttentionBlock` is the residual,
+multi-head form that the default model stacks; it serves as self-attention (an image looks at itself) and as
+co-attention.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ def flatten_map(feature_map: Tensor) -> Tensor:
 
 def unflatten_map(tokens: Tensor, height: int, width: int) -> Tensor:
     """(B, H * W, C) -> (B, C, H, W)."""
-    return tokens.transpose(1, 2).unflatten(2, (height, width))
+    batch, _, channels = tokens.shape
+    return tokens.transpose(1, 2).reshape(batch, channels, height, width)
+
+
+def attention_map(weights: Tensor, query_shape: torch.Size, other_shape: torch.Size) -> Tensor:
+    """(B, Hq * Wq, Ho * Wo) -> (B, Hq, Wq, Ho, Wo)."""
+    return weights.reshape(weights.shape[0], *query_shape, *other_shape)
 
 
 class CoAttention(nn.Module):
-    """The paper's module: inner products of projected features, softmax over all positions of the other image.
+    """The paper's module: inner products of projected features, softmax over all places of the other image.
 
-    The features of the query image and of the other image have their own 1x1 projection. What is gathered is the
-    projected feature (the paper's text) or the raw one (the authors' published code): `value`.
+    The features of the query image and of the other image have their own 1x1 projection. What is gathered is
+    the projected feature (the paper's text) or the raw one (the authors' published code): `value`.
     """
 
     def __init__(
@@ -47,15 +54,13 @@ class CoAttention(nn.Module):
     ) -> Tensor:
         """Attention (B, Hq, Wq, Ho, Wo) of every query position over all positions of the other image."""
         weights = self._weights(query_features, self.context(other_features), valid)
-        return weights.unflatten(2, tuple(other_features.shape[-2:])).unflatten(
-            1, tuple(query_features.shape[-2:])
-        )
+        return attention_map(weights, query_features.shape[-2:], other_features.shape[-2:])
 
     def forward(self, query_features: Tensor, other_features: Tensor, valid: Tensor | None = None) -> Tensor:
         """Gather features of the other image for every query position.
 
-        query_features (B, C, Hq, Wq), other_features (B, C, Ho, Wo), valid (Ho * Wo,) bool or None: positions of the
-        other image that may be looked at. Returns (B, out_channels, Hq, Wq).
+        query_features (B, C, Hq, Wq), other_features (B, C, Ho, Wo), valid (Ho * Wo,) bool or None: positions
+        of the other image that may be looked at. Returns (B, out_channels, Hq, Wq).
         """
         context = self.context(other_features)
         weights = self._weights(query_features, context, valid)
@@ -65,7 +70,7 @@ class CoAttention(nn.Module):
 
     def _weights(self, query_features: Tensor, context: Tensor, valid: Tensor | None) -> Tensor:
         query = flatten_map(self.query(query_features))
-        # Unscaled logits overflow half precision, so this small softmax is always computed in float32 or wider.
+        # Unscaled logits overflow half precision, so this small softmax is computed in float32 or wider.
         with torch.autocast(query.device.type, enabled=False):
             wide = torch.promote_types(query.dtype, torch.float32)
             logits = query.to(wide) @ flatten_map(context).to(wide).transpose(1, 2) * self.scale
@@ -75,7 +80,7 @@ class CoAttention(nn.Module):
 
 
 def rotary_angles(height: int, width: int, head_channels: int, device: torch.device) -> Tensor:
-    """Angles (H * W, head_channels / 2) that encode the (x, y) of every cell; half of them for x, half for y."""
+    """Angles (H * W, head_channels / 2) that encode the (x, y) of every cell; one half for x, one for y."""
     quarter = head_channels // 4
     frequency = 100.0 ** (-torch.arange(quarter, device=device, dtype=torch.float32) / quarter)
     x = torch.arange(width, device=device, dtype=torch.float32)[None, :, None] * frequency
@@ -85,7 +90,7 @@ def rotary_angles(height: int, width: int, head_channels: int, device: torch.dev
 
 
 def rotate_pairs(tokens: Tensor, angles: Tensor) -> Tensor:
-    """Turn channel pairs of tokens (B, heads, N, C) by angles (N, C / 2), so products depend on relative position."""
+    """Turn channel pairs of tokens (B, heads, N, C) by angles (N, C / 2): products see relative positions."""
     cosine, sine = angles.cos().to(tokens.dtype), angles.sin().to(tokens.dtype)
     first, second = tokens.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
@@ -112,17 +117,21 @@ class AttentionBlock(nn.Module):
     def forward(
         self, tokens: Tensor, source: Tensor, angles: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
-        """tokens (B, N, C) look at source (B, M, C); angles (N, C / heads / 2) only for self-attention; valid (M,)."""
+        """tokens (B, N, C) look at source (B, M, C), at the places where valid (M,) holds; result (B, N, C).
+
+        angles (N, C / heads / 2) carry the positions, for self-attention only.
+        """
         query, key, value = self._project(tokens, source, angles)
         mask = None if valid is None else valid[None, None, None]
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
-        return tokens + self.mlp(self.norm_mlp(tokens))
+        residual: Tensor = self.mlp(self.norm_mlp(tokens))
+        return tokens + residual
 
     def attention(self, tokens: Tensor, source: Tensor, valid: Tensor | None = None) -> Tensor:
         """Attention (B, N, M), mean over heads, of a co-attention step (no positions)."""
         query, key, _ = self._project(tokens, source, None)
-        logits = query.float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
+        logits: Tensor = query.float() @ key.float().transpose(-1, -2) / query.shape[-1] ** 0.5
         if valid is not None:
             logits = logits.masked_fill(~valid, float("-inf"))
         return logits.softmax(dim=-1).mean(dim=1)
@@ -132,7 +141,12 @@ class AttentionBlock(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         query = self.query(self.norm_query(tokens))
         key, value = self.key_value(self.norm_query(source)).chunk(2, dim=-1)
-        query, key, value = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in (query, key, value))
+        query, key, value = (self._split_heads(x) for x in (query, key, value))
         if angles is not None:
             query, key = rotate_pairs(query, angles), rotate_pairs(key, angles)
         return query, key, value
+
+    def _split_heads(self, tokens: Tensor) -> Tensor:
+        """(B, N, C) -> (B, heads, N, C / heads)."""
+        batch, count, channels = tokens.shape
+        return tokens.reshape(batch, count, self.heads, channels // self.heads).transpose(1, 2)

@@ -32,7 +32,8 @@ class UpBlock(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Maps (B, C_i, H, W) of one size -> (B, out_channels, 2 H, 2 W)."""
-        return self.convs(upsample(torch.cat(inputs, dim=1)))
+        decoded: Tensor = self.convs(upsample(torch.cat(inputs, dim=1)))
+        return decoded
 
 
 class MergeBlock(nn.Module):
@@ -49,4 +50,5 @@ class MergeBlock(nn.Module):
     def forward(self, coarse: Tensor, lateral: Tensor) -> Tensor:
         """coarse (B, coarse_channels, H, W), lateral (B, channels, 2 H, 2 W) -> (B, channels, 2 H, 2 W)."""
         merged = F.relu(upsample(self.narrow(coarse)) + lateral)
-        return merged + self.convs(merged)
+        residual: Tensor = self.convs(merged)
+        return merged + residual

@@ -5,6 +5,8 @@ Both heads read detached features: the score observes the descriptors and never 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 
@@ -18,13 +20,14 @@ class PaperDistinctiveness(nn.Module):
         super().__init__()
         widths = (channels, channels, 1, 1)
         blocks: list[nn.Module] = []
-        for in_channels, out_channels in zip(widths[:-1], widths[1:], strict=True):
+        for in_channels, out_channels in pairwise(widths):
             blocks += [nn.Conv2d(in_channels, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels)]
         self.layers = nn.Sequential(*blocks)
 
     def forward(self, features: Tensor) -> Tensor:
         """Unnormalised features (B, C, H, W) -> logits (B, 1, H, W)."""
-        return self.layers(features.detach())
+        logits: Tensor = self.layers(features.detach())
+        return logits
 
 
 class Distinctiveness(nn.Module):
@@ -42,4 +45,5 @@ class Distinctiveness(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Unnormalised features (B, C, H, W) -> logits (B, 1, H, W)."""
-        return self.layers(features.detach())
+        logits: Tensor = self.layers(features.detach())
+        return logits

@@ -1,7 +1,8 @@
 """Names of models, and the one file format in which a model travels.
 
-A model is one .safetensors file. Its metadata holds, as JSON, the architecture, its configuration, the preprocessing,
-the licence, how it was trained and the calibration of its pair score; loading needs nothing else and runs no code.
+A model is one .safetensors file. Its metadata holds, as JSON, the architecture, its configuration, the
+preprocessing, and a card: licence, how it was trained, the calibration of its pair score. Loading needs nothing
+else and runs no code.
 """
 
 from __future__ import annotations
@@ -100,12 +101,16 @@ def save_model(
         "name": name,
         "architecture": architecture_of(model),
         "config": json.dumps(dataclasses.asdict(model.config)),
+        "preprocessing": json.dumps(_preprocessing(model)),
         "card": json.dumps(card or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary, metadata=metadata)
-    temporary.replace(path)
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -115,20 +120,43 @@ def load_model(name_or_path: str | Path = DEFAULT_MODEL) -> ModelFile:
         return _read(Path(name_or_path))
     if str(name_or_path) not in MODELS:
         raise ConfigError(
-            f"there is no model {str(name_or_path)!r}; choose one of {', '.join(MODELS)} or give a .safetensors file"
+            f"there is no model {str(name_or_path)!r}; choose one of {', '.join(MODELS)}"
+            " or give a .safetensors file"
         )
     packaged = packaged_weights(str(name_or_path))
     if packaged is not None:
         return _read(packaged)
     architecture, config = MODELS[str(name_or_path)]
-    torch.manual_seed(0)  # so that an untrained model at least gives the same answer every time
-    return ModelFile(build_model(architecture, config).eval(), str(name_or_path), architecture, trained=False)
+    # A fixed seed, so that an untrained model at least gives the same answer every time; the caller's own
+    # random numbers go on undisturbed.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build_model(architecture, config)
+    return ModelFile(model.eval(), str(name_or_path), architecture, trained=False)
 
 
 def packaged_weights(name: str) -> Path | None:
     """Where the package keeps the weights of `name`; None if it has none."""
     path = Path(str(resources.files("coam"))) / "weights" / f"{name}.safetensors"
     return path if path.is_file() else None
+
+
+def _preprocessing(model: DescriptorModel) -> dict[str, list[float]]:
+    """What the network subtracts from, and divides, RGB values in [0, 1] by."""
+    return {key: getattr(model.encoder, key).detach().cpu().flatten().tolist() for key in ("mean", "std")}
+
+
+def _set_preprocessing(model: DescriptorModel, values: dict[str, Any]) -> None:
+    for key in ("mean", "std"):
+        buffer: Tensor = getattr(model.encoder, key)
+        buffer.copy_(torch.tensor(values[key], dtype=buffer.dtype).view(1, 3, 1, 1))
+
+
+def _json_object(metadata: dict[str, str], key: str) -> dict[str, Any]:
+    value = json.loads(metadata[key])
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is no JSON object")
+    return value
 
 
 def _read(path: Path) -> ModelFile:
@@ -143,12 +171,14 @@ def _read(path: Path) -> ModelFile:
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path}: not a coam model (its metadata lacks format={FORMAT!r})")
     try:
-        config, card = json.loads(metadata["config"]), json.loads(metadata["card"])
+        config, card = _json_object(metadata, "config"), _json_object(metadata, "card")
         model = build_model(metadata["architecture"], config)
         model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
-    except (KeyError, json.JSONDecodeError, RuntimeError, TypeError, ConfigError) as error:
-        line = str(error).splitlines()[0]
-        raise WeightsError(f"{path}: weights and architecture do not fit ({line})") from error
+        if "preprocessing" in metadata:
+            _set_preprocessing(model, _json_object(metadata, "preprocessing"))
+    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{path}: weights and architecture do not fit ({line}); get it again") from error
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return ModelFile(
         model.eval(), metadata.get("name", path.stem), metadata["architecture"], True, digest, card

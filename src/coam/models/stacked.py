@@ -1,21 +1,23 @@
 """CD-UNet with stacked conditioning: the default model.
 
-The published network lets the two images meet once at each of its two deepest levels. Here they meet in several
-rounds of self- and co-attention at strides 32 and 16, with positions, several heads and scaled logits. The decoder
-gives 64-D descriptors at stride 4 and a fine map at stride 2 in which a match is refined to sub-pixels.
+The published network lets the two images meet once at each of its two deepest levels. Here they meet in
+several rounds of self- and co-attention at strides 32 and 16, with positions, several heads and scaled
+logits. The decoder gives 64-D descriptors at stride 4 and a fine map at stride 2 in which a match is refined
+to sub-pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coam.models.coattention import AttentionBlock, flatten_map, rotary_angles, unflatten_map
+from coam.models.coattention import AttentionBlock, attention_map, flatten_map, rotary_angles, unflatten_map
 from coam.models.decoder import MergeBlock, upsample
 from coam.models.distinctiveness import Distinctiveness
 from coam.models.encoders import build_encoder
@@ -29,9 +31,7 @@ class StackedConfig:
 
     encoder: str = "efficientnet_lite1"  # any name of coam.models.encoders
     encoder_options: dict[str, Any] = field(default_factory=dict)  # keyword options of that encoder
-    conditioning: bool = (
-        True  # False: the co-attention blocks look at their own image instead (equal capacity)
-    )
+    conditioning: bool = True  # False: the co-attention blocks look at their own image (equal capacity)
     distinctiveness: bool = True  # False: the score is 1 everywhere
     width: int = 192  # channels of the attention tokens
     heads: int = 6  # attention heads
@@ -42,7 +42,7 @@ class StackedConfig:
     descriptor_temperature: float = 20.0  # start value of the learned factor on similarities
 
 
-# Called with stride, co-attention block, tokens, tokens of the other image, and its mask, just before they meet.
+# Called with stride, co-attention block, tokens, the other image's tokens and mask, just before they meet.
 Observer = Callable[[int, AttentionBlock, Tensor, Tensor, Tensor | None], None]
 
 
@@ -82,9 +82,7 @@ class StackedCDUNet(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
         widths = (config.width, *config.decoder_widths)
-        self.merge = nn.ModuleList(
-            MergeBlock(coarse, fine) for coarse, fine in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.merge = nn.ModuleList(MergeBlock(coarse, fine) for coarse, fine in pairwise(widths))
         self.to_descriptor = nn.Conv2d(config.decoder_widths[1], config.descriptor_channels, 1)
         self.to_fine = nn.Conv2d(config.decoder_widths[2], config.fine_channels, 1)
         self.to_coarse = nn.Linear(config.width, config.descriptor_channels)
@@ -122,20 +120,20 @@ class StackedCDUNet(nn.Module):
     def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
         """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B in the last round, by stride."""
         maps: dict[int, Tensor] = {}
-        shapes = {32: (a.levels[4], b.levels[4]), 16: (a.levels[3], b.levels[3])}
+        levels = {32: (a.levels[4], b.levels[4]), 16: (a.levels[3], b.levels[3])}
 
         def keep(
             stride: int, block: AttentionBlock, tokens: Tensor, source: Tensor, valid: Tensor | None
         ) -> None:
-            (height_a, width_a), (height_b, width_b) = (x.shape[-2:] for x in shapes[stride])
+            map_a, map_b = levels[stride]
             weights = block.attention(tokens, source, valid)
-            maps[stride] = weights.unflatten(2, (height_b, width_b)).unflatten(1, (height_a, width_a))
+            maps[stride] = attention_map(weights, map_a.shape[-2:], map_b.shape[-2:])
 
         self._condition([a, b], observe=keep)
         return maps
 
     def _condition(self, groups: list[EncodedImage], observe: Observer | None = None) -> list[Tensor]:
-        """Feature maps (B, width, H / 16, W / 16) of each group after the images have looked at each other."""
+        """Feature maps (B, width, H / 16, W / 16) of each group after the images looked at each other."""
         maps = self._meet(32, groups, [image.levels[4] for image in groups], observe)
         maps = [image.levels[3] + upsample(deeper) for image, deeper in zip(groups, maps, strict=True)]
         return self._meet(16, groups, maps, observe)
@@ -147,7 +145,7 @@ class StackedCDUNet(nn.Module):
         shapes = [feature_map.shape[-2:] for feature_map in maps]
         valid = [valid_cells(m, image.size, stride) for m, image in zip(maps, groups, strict=True)]
         head_channels = self.config.width // self.config.heads
-        angles = [rotary_angles(*shape, head_channels, maps[0].device) for shape in shapes]
+        angles = [rotary_angles(m.shape[-2], m.shape[-1], head_channels, m.device) for m in maps]
         tokens = [flatten_map(feature_map) for feature_map in maps]
         rounds = self.rounds[str(stride)]
         assert isinstance(rounds, nn.ModuleList)
@@ -201,7 +199,8 @@ def _others(tokens: list[Tensor]) -> list[Tensor]:
 
 
 def _split(both: DenseDescriptors) -> tuple[DenseDescriptors, DenseDescriptors]:
-    assert both.fine is not None and both.coarse is not None
+    assert both.fine is not None
+    assert both.coarse is not None
     parts = [both.descriptors, both.score, both.fine, both.coarse]
     first, second = ([part.chunk(2)[half] for part in parts] for half in (0, 1))
     return (
