@@ -1,8 +1,8 @@
 """Names of models, and the one file format in which a model travels.
 
 A model is one .safetensors file. Its metadata holds, as JSON, the architecture, its configuration, the
-preprocessing, and a card: licence, how it was trained, the calibration of its pair score. Loading needs nothing
-else and runs no code.
+preprocessing, and a card: licence, how it was trained, the calibration of its pair score. Loading needs
+nothing else and runs no code.
 """
 
 from __future__ import annotations
