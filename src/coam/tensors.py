@@ -1,7 +1,8 @@
 """Constant tensors, made once per device.
 
-A small tensor made from Python numbers is copied from host to device, and the copy waits for the device. In code that
-runs every training step such waits cost more than the arithmetic, and a CUDA graph cannot hold them.
+A small tensor made from Python numbers is copied from host to device, and the copy waits for the device. In
+code that runs in every training step such waits cost more than the arithmetic, and a CUDA graph cannot
+hold them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Photos resident on one device as bytes, sampled like textures.
 
-Training must never wait for photos: all of them lie on the device as one flat array of packed RGBX texels with two
-smaller copies (mipmaps), and a warped view is one gather away.
+Training must never wait for photos: all of them lie on the device as one flat array of packed RGBX texels
+with two smaller copies (mipmaps), and a warped view is one gather away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from coam.errors import DataError
@@ -29,7 +29,9 @@ class BankPart:
     """Photos of one origin, and what is common to them."""
 
     photos: Tensor  # (N, 3, S, S) uint8, S divisible by four
-    groups: list[list[int]]  # photos of one group show the same place pixel by pixel; a photo alone is a group too
+    groups: list[
+        list[int]
+    ]  # photos of one group show the same place pixel by pixel; a photo alone is a group too
     tolerance: float = 0.0  # misalignment within a group, as a share of the side
     light: float = 1.0  # how strongly the light may be changed on top
     other_member: float = 1.0  # how often two views show different members of a group
@@ -69,7 +71,9 @@ class PhotoBank:
         left, top = torch.minimum(left.long(), last), torch.minimum(top.long(), last)
         right, bottom = torch.minimum(left + 1, last), torch.minimum(top + 1, last)
         first = offset + index * side * side
-        upper = torch.lerp(self._colour(first + top * side + left), self._colour(first + top * side + right), fx)
+        upper = torch.lerp(
+            self._colour(first + top * side + left), self._colour(first + top * side + right), fx
+        )
         lower = torch.lerp(
             self._colour(first + bottom * side + left), self._colour(first + bottom * side + right), fx
         )
@@ -92,14 +96,6 @@ def pack_bank(parts: Sequence[BankPart]) -> PhotoBank:
     if side % 4:
         raise DataError(f"photos in a bank have a side divisible by 4, not {side}")
     lengths = [count * (side >> level) ** 2 for level in range(LEVELS)]
-    texels = torch.empty(sum(lengths), dtype=torch.int32, device=device)
-    start = 0
-    for level in range(LEVELS):
-        for photo in photos:  # one by one: a float copy of all would not fit everywhere
-            small = photo if level == 0 else F.avg_pool2d(photo.float(), 2**level).round().to(torch.uint8)
-            rgbx = F.pad(small.permute(1, 2, 0), (0, 1)).contiguous().view(torch.int32).flatten()
-            texels[start : start + len(rgbx)] = rgbx
-            start += len(rgbx)
     groups, first = [], 0
     for part in parts:
         groups += [[first + member for member in group] for group in part.groups]
@@ -110,7 +106,7 @@ def pack_bank(parts: Sequence[BankPart]) -> PhotoBank:
         return torch.tensor([getattr(part, name) for part in parts for _ in part.groups], device=device)
 
     return PhotoBank(
-        texels=texels,
+        texels=_texels(photos, sum(lengths)),
         count=count,
         side=side,
         offsets=torch.tensor([0, lengths[0], lengths[0] + lengths[1]], device=device),
@@ -122,10 +118,28 @@ def pack_bank(parts: Sequence[BankPart]) -> PhotoBank:
     )
 
 
+def _texels(photos: Sequence[Tensor], length: int) -> Tensor:
+    """All photos as RGBX words (length,), level after level."""
+    texels = torch.empty(length, dtype=torch.int32, device=photos[0].device)
+    start = 0
+    for level in range(LEVELS):
+        for photo in photos:  # one by one: a float copy of all would not fit everywhere
+            small = photo if level == 0 else F.avg_pool2d(photo.float(), 2**level).round().to(torch.uint8)
+            rgbx = F.pad(small.permute(1, 2, 0), (0, 1)).contiguous().view(torch.int32).flatten()
+            texels[start : start + len(rgbx)] = rgbx
+            start += len(rgbx)
+    return texels
+
+
 def read_square(source: Path | bytes, side: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A photo squashed to (3, side, side); its proportions are given back by the warp."""
-    opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-    small = opened.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    """A photo, upright, squashed to (3, side, side); its proportions are given back by the warp."""
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
+            upright = ImageOps.exif_transpose(opened) or opened
+            small = upright.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        name = "a packed photo" if isinstance(source, bytes) else source
+        raise DataError(f"{name}: cannot be read as a photo; remove or replace it") from error
     return np.asarray(small).transpose(2, 0, 1)
 
 
@@ -138,7 +152,11 @@ def list_photos(folder: Path) -> list[Path]:
 
 
 def load_part(
-    groups: Sequence[Sequence[Path]], side: int, device: torch.device, tolerance: float = 0.0, light: float = 1.0
+    groups: Sequence[Sequence[Path]],
+    side: int,
+    device: torch.device,
+    tolerance: float = 0.0,
+    light: float = 1.0,
 ) -> BankPart:
     """Photo files as a part of a bank; each inner list is one group of aligned photos."""
     paths = [path for group in groups for path in group]

@@ -1,7 +1,7 @@
 """Change of light, weather, camera and medium: each picture of a batch gets its own, drawn at random.
 
-Every change is computed for the whole batch and blended in per picture, so there is no branch and no synchronisation.
-The order follows a photo's life: the scene's light, then the lens, then the sensor, then the file.
+Every change is computed for the whole batch and blended in per picture, so there is no branch and no
+synchronisation. The order follows a photo's life: the scene's light, then lens, sensor and file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class PhotometricConfig:
 def change_light(
     images: Tensor, strength: Tensor, generator: torch.Generator, config: PhotometricConfig | None = None
 ) -> Tensor:
-    """Pictures (B, 3, H, W) in [0, 1] under other light; strength (B,) in [0, 1] scales how often and how much."""
+    """Pictures (B, 3, H, W) in [0, 1] under other light.
+
+    strength (B,) in [0, 1] scales how often and how much each is changed; 0 changes nothing.
+    """
     config = config or PhotometricConfig()
     draw = Draw(generator, len(images))
     amount = strength.view(-1, 1, 1, 1)
@@ -59,7 +62,9 @@ def change_light(
     images = sometimes(config.other_sensor, _other_sensor(images, draw), images)
     images = images.clamp(0.0, 1.0)
     images = sometimes(config.blur, _blur(images, draw), images)
-    images = sometimes(config.noise, images + draw.normal(*images.shape[1:]) * draw.uniform(0, 0.06, 1, 1, 1), images)
+    images = sometimes(
+        config.noise, images + draw.normal(*images.shape[1:]) * draw.uniform(0, 0.06, 1, 1, 1), images
+    )
     images = images.clamp(0.0, 1.0)
     return sometimes(config.jpeg, _jpeg(images, draw), images).clamp(0.0, 1.0)
 
@@ -143,7 +148,8 @@ def _other_sensor(images: Tensor, draw: Draw) -> Tensor:
     """Grey values through a random smooth curve that may fall as well as rise."""
     grey = _grey(images)
     curve = sum(
-        draw.normal(1, 1, 1) / k * torch.sin(torch.pi * (k * grey + draw.uniform(0, 2, 1, 1, 1))) for k in (1, 2, 3)
+        draw.normal(1, 1, 1) / k * torch.sin(torch.pi * (k * grey + draw.uniform(0, 2, 1, 1, 1)))
+        for k in (1, 2, 3)
     )
     assert isinstance(curve, Tensor)
     low, high = curve.amin(dim=(1, 2, 3), keepdim=True), curve.amax(dim=(1, 2, 3), keepdim=True)

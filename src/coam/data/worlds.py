@@ -1,8 +1,9 @@
 """Planar worlds: textured rectangles in 3D seen by two cameras, with exact correspondences.
 
-A world of one plane is a homography of a photo. Worlds of several planes have parallax and occlusion. Each plane
-carries one photo for the first camera and one for the second: the same one, or another of its aligned group, so that
-real changes of light and season are seen under any change of viewpoint. Everything is batched tensor work.
+A world of one plane is a homography of a photo. Worlds of several planes have parallax and occlusion. Each
+plane carries one photo for the first camera and one for the second: the same one, or another of its aligned
+group, so that real changes of light and season are seen under any change of viewpoint. Everything is batched
+tensor work.
 """
 
 from __future__ import annotations
@@ -56,10 +57,14 @@ class World:
 class WorldPairs:
     """A `PairSource` of rendered worlds; `weight` (G,) says how often each group of the bank is chosen."""
 
-    def __init__(self, bank: PhotoBank, config: WorldConfig | None = None, weight: Tensor | None = None) -> None:
+    def __init__(
+        self, bank: PhotoBank, config: WorldConfig | None = None, weight: Tensor | None = None
+    ) -> None:
         self.bank = bank
         self.config = config or WorldConfig()
-        weight = torch.ones(len(bank.groups), device=bank.device) if weight is None else weight.to(bank.device)
+        weight = (
+            torch.ones(len(bank.groups), device=bank.device) if weight is None else weight.to(bank.device)
+        )
         self._cumulative = (weight.double().cumsum(0) / weight.double().sum()).float()
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
@@ -104,7 +109,7 @@ class WorldPairs:
         return world, group
 
     def _choose_photos(self, draw: Draw, group: Tensor) -> Tensor:
-        """What the two cameras see on each plane, (2, B, P): two members of its group, or one of them twice."""
+        """What the cameras see on each plane, (2, B, P): two members of its group, or one of them twice."""
         planes = group.shape[1]
         size = self.bank.sizes[group]
         first = (draw.uniform(0, 1, planes) * size).long()
@@ -138,12 +143,17 @@ def _one_plane(draw: Draw) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _many_planes(draw: Draw, objects: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Background, ground and `objects` rectangles, some of them joined to box corners."""
     batch, device = draw.batch, draw.device
-    yaw, pitch, roll = draw.uniform(-1.0, 1.0, objects), draw.uniform(-0.4, 0.4, objects), draw.normal(objects) * 0.2
+    yaw, pitch, roll = (
+        draw.uniform(-1.0, 1.0, objects),
+        draw.uniform(-0.4, 0.4, objects),
+        draw.normal(objects) * 0.2,
+    )
     turn = rotation(yaw, pitch, roll)
     half = draw.uniform(0.35, 1.1, objects, 2)
     u, v = turn[..., 0] * half[..., :1], turn[..., 1] * half[..., 1:]
     centre = torch.stack(
-        [draw.uniform(-1.9, 1.9, objects), draw.uniform(-1.1, 1.0, objects), draw.uniform(1.8, 4.5, objects)], dim=-1
+        [draw.uniform(-1.9, 1.9, objects), draw.uniform(-1.1, 1.0, objects), draw.uniform(1.8, 4.5, objects)],
+        dim=-1,
     )
     # Every second rectangle may become the side face of the one before it, which makes a box corner.
     join = (draw.chance(0.5, objects) & (torch.arange(objects, device=device) % 2 == 1)).unsqueeze(-1)
@@ -152,13 +162,17 @@ def _many_planes(draw: Draw, objects: int) -> tuple[Tensor, Tensor, Tensor, Tens
     centre = torch.where(join, side_centre, centre)
     u, v = torch.where(join, torch.roll(depth, 1, dims=1), u), torch.where(join, torch.roll(v, 1, dims=1), v)
 
-    back_turn = rotation(draw.uniform(-0.35, 0.35), draw.uniform(-0.1, 0.1), torch.zeros(batch, device=device))
+    back_turn = rotation(
+        draw.uniform(-0.35, 0.35), draw.uniform(-0.1, 0.1), torch.zeros(batch, device=device)
+    )
     back_centre = torch.stack(
         [draw.uniform(-0.5, 0.5), draw.uniform(-0.8, 0.3), draw.uniform(4.5, 7.5)], dim=-1
     )
     reach_back = draw.uniform(2.8, 4.5, 1)
     back_u, back_v = back_turn[..., 0] * reach_back, back_turn[..., 1] * reach_back * 0.75
-    ground_centre = torch.stack([draw.uniform(-0.5, 0.5), draw.uniform(0.7, 1.6), draw.uniform(3.0, 4.0)], dim=-1)
+    ground_centre = torch.stack(
+        [draw.uniform(-0.5, 0.5), draw.uniform(0.7, 1.6), draw.uniform(3.0, 4.0)], dim=-1
+    )
     ground_u = constant((2.5, 0.0, 0.0), device).expand(batch, 3)
     ground_v = constant((0.0, 0.0, 2.5), device).expand(batch, 3)
 
@@ -184,7 +198,9 @@ def _camera_over_plane(draw: Draw, config: WorldConfig, size: int) -> Camera:
     focal = size * draw.uniform(0.8, 1.6)
     widest = 1.05
     seen = torch.exp(draw.uniform(math.log(widest / config.zoom), math.log(widest)))
-    target = torch.cat([draw.uniform(-1.0, 1.0, 2) * (1.1 - seen.unsqueeze(-1)).clamp(min=0.1), away[:, :1] * 0], dim=-1)
+    target = torch.cat(
+        [draw.uniform(-1.0, 1.0, 2) * (1.1 - seen.unsqueeze(-1)).clamp(min=0.1), away[:, :1] * 0], dim=-1
+    )
     centre = target + away * (seen * 2 * focal / size).unsqueeze(-1)
     return _looking_at(centre, target, _roll(draw, config), focal, size)
 
@@ -214,26 +230,35 @@ def _looking_at(centre: Tensor, target: Tensor, roll: Tensor, focal: Tensor, siz
     below = torch.linalg.cross(forward, right)
     upright = torch.stack([right, below, forward], dim=1)
     zero, one = torch.zeros_like(roll), torch.ones_like(roll)
-    turn = torch.stack(
-        [roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1
-    ).unflatten(-1, (3, 3))
+    turn = _matrices(
+        torch.stack([roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1)
+    )
     middle = torch.full_like(focal, (size - 1) / 2)
-    intrinsics = torch.stack([focal, zero, middle, zero, focal, middle, zero, zero, one], dim=-1).unflatten(-1, (3, 3))
+    intrinsics = _matrices(torch.stack([focal, zero, middle, zero, focal, middle, zero, zero, one], dim=-1))
     return Camera(intrinsics, turn @ upright, centre)
+
+
+def _matrices(entries: Tensor) -> Tensor:
+    """Matrices (..., 3, 3) from their entries row by row (..., 9)."""
+    return entries.reshape(*entries.shape[:-1], 3, 3)
 
 
 def rotation(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
     """Rotation matrices (..., 3, 3): about y, then x, then z."""
     zero, one = torch.zeros_like(yaw), torch.ones_like(yaw)
     about_y = torch.stack([yaw.cos(), zero, yaw.sin(), zero, one, zero, -yaw.sin(), zero, yaw.cos()], dim=-1)
-    about_x = torch.stack([one, zero, zero, zero, pitch.cos(), -pitch.sin(), zero, pitch.sin(), pitch.cos()], dim=-1)
-    about_z = torch.stack([roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1)
-    about_y, about_x, about_z = (m.unflatten(-1, (3, 3)) for m in (about_y, about_x, about_z))
+    about_x = torch.stack(
+        [one, zero, zero, zero, pitch.cos(), -pitch.sin(), zero, pitch.sin(), pitch.cos()], dim=-1
+    )
+    about_z = torch.stack(
+        [roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1
+    )
+    about_y, about_x, about_z = (_matrices(m) for m in (about_y, about_x, about_z))
     return about_y @ about_x @ about_z
 
 
 def inverse(matrix: Tensor) -> Tensor:
-    """Inverse of matrices (..., 3, 3) by cross products of their columns; library solvers wait for the device."""
+    """Inverse of matrices (..., 3, 3) by cross products of columns; library solvers wait for the device."""
     a, b, c = matrix.unbind(dim=-1)
     rows = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
     determinant = (a * rows[0]).sum(dim=-1)
@@ -247,7 +272,7 @@ def _image_from_plane(camera: Camera, origin: Tensor, u: Tensor, v: Tensor) -> T
 
 
 def _bend(draw: Draw, config: WorldConfig, size: int) -> Tensor:
-    """A smooth random displacement field of view 0, (B, 2, size / 4, size / 4), in pixels; zero for most pairs."""
+    """A smooth random shift of view 0, (B, 2, size / 4, size / 4), in pixels; zero for most pairs."""
     knots = draw.normal(2, 5, 5) * (config.elastic * size * 0.5)
     field = F.interpolate(knots, size=(size // 4, size // 4), mode="bicubic", align_corners=False)
     return field * draw.chance(config.elastic_share).view(-1, 1, 1, 1)
@@ -268,7 +293,7 @@ def _bent(world: World, points: Tensor, size: int, view: int) -> Tensor:
 def first_plane(world: World, points: Tensor, view: int) -> tuple[Tensor, Tensor, Tensor]:
     """What rays through pixels (B, N, 2) of a straight view meet first.
 
-    Returns the plane (B, N) int64, (a, b) on it (B, N, 2), and the depth (B, N); depth is infinite where there is none.
+    Returns the plane (B, N) int64, (a, b) on it (B, N, 2), and the depth (B, N), infinite where none is.
     """
     homogeneous = F.pad(points, (0, 1), value=1.0)
     q = torch.einsum("bpij,bnj->bpni", world.plane_from_image[view], homogeneous)
@@ -284,8 +309,8 @@ def first_plane(world: World, points: Tensor, view: int) -> tuple[Tensor, Tensor
 def follow(world: World, points: Tensor, size: int, view: int) -> tuple[Tensor, Tensor, Tensor]:
     """Follow pixels (B, N, 2) of one view into the other.
 
-    Returns positions (B, N, 2), `visible` (B, N): the same surface point is seen there, and `gone` (B, N): it is
-    certainly not seen (hidden, or outside the frame). Points on the mirrored part of a photo are neither.
+    Returns positions (B, N, 2), `visible` (B, N): the same surface point is seen there, and `gone` (B, N): it
+    is certainly not seen (hidden, or outside the frame). Points on the mirrored part of a photo are neither.
     """
     plane, coordinates, depth = first_plane(world, _bent(world, points, size, view), view)
     other = 1 - view
@@ -318,4 +343,4 @@ def render(world: World, bank: PhotoBank, size: int, view: int) -> Tensor:
     level = (density / 1.5).clamp(min=1.0).log2().floor().clamp(0, LEVELS - 1).long()
     uv = coordinates.clamp(-1e3, 1e3) / 2 + 0.5
     colours = bank.sample(photo, uv[..., 0], uv[..., 1], level)
-    return F.avg_pool2d(colours.transpose(1, 2).unflatten(2, (2 * size, 2 * size)), 2)
+    return F.avg_pool2d(colours.transpose(1, 2).reshape(batch, 3, 2 * size, 2 * size), 2)

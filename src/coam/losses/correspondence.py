@@ -18,8 +18,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def pair_mean(values: Tensor, mask: Tensor, enough: int = 32) -> Tensor:
     """Mean over pairs of the mean over each pair's points (B, L) where `mask`.
 
-    A pair with a hundred tracked points counts as much as one with thousands of rendered ones; one with fewer than
-    `enough` counts less.
+    A pair with a hundred tracked points counts as much as one with thousands of rendered ones; one with fewer
+    than `enough` counts less.
     """
     weight = mask.to(values.dtype)
     per_pair = (values * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=enough)
@@ -55,8 +55,10 @@ def info_nce(
     return pair_mean(-logits.log_softmax(dim=-1)[..., 0], valid)
 
 
-def dual_softmax(descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, temperature: float | Tensor = 20.0) -> Tensor:
-    """Row and column cross entropy of the whole matrix of sampled points (B, L, D), (B, L, D); valid (B, L)."""
+def dual_softmax(
+    descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, temperature: float | Tensor = 20.0
+) -> Tensor:
+    """Row and column cross entropy of the matrix of sampled points (B, L, D), (B, L, D); valid (B, L)."""
     logits = temperature * descriptors0 @ descriptors1.transpose(1, 2)
     logits = logits.masked_fill(~(valid.unsqueeze(1) & valid.unsqueeze(2)), -1e4)
     rows = logits.log_softmax(dim=2).diagonal(dim1=1, dim2=2)
@@ -64,11 +66,13 @@ def dual_softmax(descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, temp
     return pair_mean(-(rows + columns) / 2, valid)
 
 
-def cell_targets(points: Tensor, columns: int, rows: int, stride: float, spread: Tensor) -> tuple[Tensor, Tensor]:
+def cell_targets(
+    points: Tensor, columns: int, rows: int, stride: float, spread: Tensor
+) -> tuple[Tensor, Tensor]:
     """Where points (B, L, 2) lie on a grid of cells: the nearest cell and its eight neighbours, with weights.
 
-    spread (B,): standard deviation of the weights in cells. Returns index (B, L, 9) int64 and weight (B, L, 9) that
-    sums to 1; neighbours outside the grid weigh nothing.
+    spread (B,): standard deviation of the weights in cells. Returns index (B, L, 9) int64 and weight
+    (B, L, 9) that sums to 1; neighbours outside the grid weigh nothing.
     """
     position = (points + 0.5) / stride - 0.5
     centre = position.round()
@@ -97,7 +101,7 @@ def grid_logits(query: Tensor, feature_map: Tensor, temperature: float | Tensor)
 def sample(feature_map: Tensor, points: Tensor, stride: float) -> Tensor:
     """Differentiable bilinear samples (B, L, C) of a map (B, C, H, W) at pixels (B, L, 2)."""
     rows, columns = feature_map.shape[-2:]
-    # The same convention as geometry.coordinates.to_unit, for an image of columns * stride by rows * stride pixels.
+    # As geometry.coordinates.to_unit does for an image of columns * stride by rows * stride pixels.
     unit = (points + 0.5) * constant((2.0 / (columns * stride), 2.0 / (rows * stride)), points.device) - 1.0
     values = F.grid_sample(feature_map, unit.unsqueeze(1), align_corners=False, padding_mode="border")
     return values[:, :, 0].transpose(1, 2)

@@ -23,7 +23,7 @@ def absolute_error(score: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
 
 def correctness_target(logits: Tensor, truth: Tensor, columns: int, radius: float | Tensor) -> Tensor:
-    """1 where the best cell of logits (B, L, M) lies within `radius` cells of the truth (B, L, 2), in cells; else 0."""
+    """(B, L): 1 where the best cell of logits (B, L, M) is within `radius` of the truth (B, L, 2), else 0."""
     best = logits.argmax(dim=-1)
     cell = torch.stack([best % columns, torch.div(best, columns, rounding_mode="floor")], dim=-1)
     return ((cell - truth).abs().amax(dim=-1) <= radius).to(logits.dtype)

@@ -12,8 +12,8 @@ from coam.tensors import constant
 def window(feature_map: Tensor, centre: Tensor, stride: float, radius: int) -> tuple[Tensor, Tensor, Tensor]:
     """Features in a square of cells around positions.
 
-    feature_map (B, F, H, W), centre (B, L, 2) pixels. Returns features (B, L, S, F), pixel positions (B, L, S, 2) and
-    a mask (B, L, S) of cells inside the map; S = (2 radius + 1)^2.
+    feature_map (B, F, H, W), centre (B, L, 2) pixels. Returns features (B, L, S, F), pixel positions
+    (B, L, S, 2) and a mask (B, L, S) of cells inside the map; S = (2 radius + 1)^2.
     """
     rows, columns = feature_map.shape[-2:]
     nearest = ((centre + 0.5) / stride - 0.5).round()
@@ -29,12 +29,18 @@ def window(feature_map: Tensor, centre: Tensor, stride: float, radius: int) -> t
 
 
 def fine_loss(
-    query: Tensor, feature_map: Tensor, centre: Tensor, truth: Tensor, valid: Tensor, stride: float, radius: int
+    query: Tensor,
+    feature_map: Tensor,
+    centre: Tensor,
+    truth: Tensor,
+    valid: Tensor,
+    stride: float,
+    radius: int,
 ) -> tuple[Tensor, Tensor]:
     """Cross entropy over the window plus the distance of the expected position from the truth.
 
-    query (B, L, F): fine features of the points; centre (B, L, 2): where the coarse stage would look; truth (B, L, 2).
-    Returns the loss and the mean error in pixels (detached).
+    query (B, L, F): fine features of the points; centre (B, L, 2): where the coarse stage would look; truth
+    (B, L, 2). Returns the loss and the mean error in pixels (detached).
     """
     features, positions, inside = window(feature_map, centre, stride, radius)
     logits = torch.einsum("blf,blsf->bls", query.float(), features.float()) / query.shape[-1] ** 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -26,8 +27,10 @@ class ModelSpec:
 class SourceSpec:
     """One source of correspondences in the mixture."""
 
-    kind: Literal["plane", "world", "tracks", "rgbd"]  # homographies, planar worlds, COLMAP tracks, depth maps
-    path: str  # folder of photos ("plane", "world") or packed file ("tracks", "rgbd"); relative to the data root
+    kind: Literal[
+        "plane", "world", "tracks", "rgbd"
+    ]  # homographies, planar worlds, COLMAP tracks, depth maps
+    path: str  # below the data root: folder of photos ("plane", "world") or packed file ("tracks", "rgbd")
     share: float = 1.0  # of each batch, relative to the other sources
     aligned: bool = False  # the photos of one sub-folder show the same place pixel by pixel
     light: float = 1.0  # strength of the photometric changes, 0 to 1
@@ -76,6 +79,7 @@ class OptimiserSpec:
     clip: float = 1.0  # largest gradient norm
     ema: float = 0.999  # decay of the moving average that becomes the model
     freeze_encoder_norm: bool = True  # keep the statistics of the encoder's batch normalisation
+    freeze_norm: bool = False  # keep those of the whole network: for fine-tuning with small batches
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,20 @@ class Recipe:
     log_every: int = 25  # steps
     save_every: int = 500  # steps
 
+    def __post_init__(self) -> None:
+        if not self.sources or not self.phases:
+            raise ConfigError(f"recipe {self.name!r} needs at least one source and one phase")
+        if any(source.share < 0 for source in self.sources) or sum(s.share for s in self.sources) <= 0:
+            raise ConfigError(f"recipe {self.name!r}: the shares of the sources must be positive")
+        for phase in self.phases:
+            if min(phase.steps, phase.batch, phase.points) < 1 or phase.size < 32 or phase.size % 32:
+                raise ConfigError(
+                    f"recipe {self.name!r}: a phase needs positive steps, batch and points and a size that is"
+                    f" a multiple of 32, not {phase}"
+                )
+        if min(self.log_every, self.save_every) < 1:
+            raise ConfigError(f"recipe {self.name!r}: log_every and save_every must be at least 1")
+
     @property
     def steps(self) -> int:
         """Steps of all phases."""
@@ -103,7 +121,7 @@ class Recipe:
 
 
 def from_mapping(kind: Any, values: Any, where: str) -> Any:
-    """Build nested dataclasses from plain values; an unknown key or a wrong type is an error that names its place."""
+    """Nested dataclasses from plain values; an unknown key or a wrong type is an error naming its place."""
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass_from(kind, values, where)
@@ -119,14 +137,24 @@ def from_mapping(kind: Any, values: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return values if values is None else from_mapping(typing.get_args(kind)[0], values, where)
     wanted = origin or kind
-    if wanted is float and isinstance(values, int | float | str):
-        try:
-            return float(values)
-        except ValueError as error:
-            raise ConfigError(f"{where}: {values!r} is not a number") from error
-    if not isinstance(values, wanted):
+    if wanted is float:
+        return _number(values, where)
+    if not isinstance(values, wanted) or (wanted is int and isinstance(values, bool)):
         raise ConfigError(f"{where}: expected {wanted.__name__}, got {values!r}")
     return values
+
+
+def _number(values: Any, where: str) -> float:
+    """A float; also from text, because YAML takes 1e-4 for one."""
+    try:
+        number = (
+            float(values) if isinstance(values, int | float | str) and not isinstance(values, bool) else None
+        )
+    except ValueError:
+        number = None
+    if number is None or not math.isfinite(number):
+        raise ConfigError(f"{where}: {values!r} is not a number")
+    return number
 
 
 def _dataclass_from(kind: Any, values: Any, where: str) -> Any:
@@ -136,7 +164,9 @@ def _dataclass_from(kind: Any, values: Any, where: str) -> Any:
     names = {f.name for f in dataclasses.fields(kind)}
     for key in values:
         if key not in names:
-            raise ConfigError(f"{where}: {kind.__name__} has no field {key!r}; it has {', '.join(sorted(names))}")
+            raise ConfigError(
+                f"{where}: {kind.__name__} has no field {key!r}; it has {', '.join(sorted(names))}"
+            )
     try:
         return kind(**{key: from_mapping(hints[key], v, f"{where}.{key}") for key, v in values.items()})
     except TypeError as error:
@@ -157,8 +187,8 @@ def load_recipe(path: str | Path) -> Recipe:
             raise ConfigError(f"there is no recipe {str(path)!r}; choose one of {names} or give a .yaml file")
         path = packaged
     try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
     recipe: Recipe = from_mapping(Recipe, values, path.name)
     return recipe

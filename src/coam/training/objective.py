@@ -131,7 +131,7 @@ class Objective(nn.Module):
         return corr.hinge(positive, negative, allowed, valid, spec.margin, spec.hardest), target
 
     def _negatives(self, query: Tensor, other: DenseDescriptors, truth: Tensor) -> tuple[Tensor, Tensor]:
-        """Similarities (B, L, N) with random positions of the other image, and which of them are far from the truth."""
+        """Similarities (B, L, N) with random positions of the other image; which are far from the truth."""
         batch, height, width = len(query), other.descriptors.shape[-2], other.descriptors.shape[-1]
         chosen = torch.randint(height * width, (batch, self.spec.negatives), device=query.device)
         features = other.descriptors.flatten(2).gather(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from coam.errors import DataError
+from coam.models.registry import ModelFile
 from coam.training.config import Recipe, load_recipe
-from coam.training.loop import Outcome, build_start, single_device, train
+from coam.training.loop import Outcome, Report, build_start, make_fabric, train
 from coam.training.sources import build_mixture
 
 
@@ -19,15 +21,27 @@ def run_recipe(
     data: Path,
     folder: Path,
     minutes: float = math.inf,
-    report: Callable[[dict[str, float]], None] | None = None,
+    report: Report | None = None,
+    device: str = "auto",
+    devices: int = 1,
 ) -> Outcome:
     """Train `recipe` on the data below `data`; everything it leaves lies in `folder`."""
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
-    model = build_start(recipe, data)
-    fabric = single_device()
+    if not data.is_dir():
+        raise DataError(f"{data}: no such folder; --data names the one that holds the recipe's sources")
+    start = build_start(recipe, data)
+    fabric = make_fabric(device, devices)
     source = build_mixture(recipe, data, fabric.device)
-    return train(recipe, source, model, folder, fabric, minutes * 60, report)
+    return train(recipe, source, start.model, folder, fabric, minutes * 60, report, inherited_card(start))
+
+
+def inherited_card(start: ModelFile) -> dict[str, Any]:
+    """What a fine-tuned model's file says of its start: its whole card, and which file it was."""
+    if not start.trained:
+        return {}
+    note = "all that is not said under fine_tuned is of the start model, its pair_score too"
+    return {**start.card, "fine_tuned": {"from": start.name, "sha256": start.sha256, "note": note}}
 
 
 def print_line(line: dict[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +31,8 @@ from coam.training.config import Recipe, SourceSpec
 def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
     """All sources of a recipe; paths are relative to `root`.
 
-    Sources of one kind of rendered world become one source that chooses among their photos: a batch of many worlds
-    costs little more than a batch of one.
+    Sources of one kind of rendered world become one source that chooses among their photos: a batch of many
+    worlds costs little more than a batch of one.
     """
     for spec in recipe.sources:
         if not (root / spec.path).exists():
@@ -53,13 +54,14 @@ def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
 
 
 def _measured(spec: SourceSpec, path: Path, device: torch.device) -> PairSource:
-    if spec.kind == "tracks":
-        from coam.data.tracks import TrackPairs
-
-        return TrackPairs(path, device, **spec.options)
     from coam.data.rgbd import RgbdPairs
+    from coam.data.tracks import TrackPairs
 
-    return RgbdPairs(path, device, **spec.options)
+    kind: Callable[..., PairSource] = TrackPairs if spec.kind == "tracks" else RgbdPairs
+    unknown = spec.options.keys() - inspect.signature(kind).parameters.keys()
+    if unknown:
+        raise ConfigError(f"a source of kind {spec.kind!r} has no option {sorted(unknown)[0]!r}")
+    return kind(path, device, **spec.options)
 
 
 def _bank(
@@ -93,7 +95,9 @@ def _group_weights(specs: list[SourceSpec], owner: list[str]) -> Tensor:
 def add_styled_copies(part: BankPart, how_often: float, recipe: Recipe, root: Path) -> BankPart:
     """Every photo gets a copy in the style of a random style photo; the two become a group."""
     if recipe.adain is None or recipe.styles is None:
-        raise ConfigError(f"recipe {recipe.name!r} asks for stylize but gives no `adain` weights or no `styles`")
+        raise ConfigError(
+            f"recipe {recipe.name!r} asks for stylize but gives no `adain` weights or no `styles`"
+        )
     from coam.data.adain import AdaIN
 
     device = part.photos.device
