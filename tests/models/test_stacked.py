@@ -1,0 +1,203 @@
+"""The default network: the same face as CD-UNet, three maps, several rounds of attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_networks import difference, picture, small_stacked
+from torch import Tensor
+
+from coam import samples
+from coam.geometry.coordinates import cell_centres
+from coam.images import load_image, resize_for_model
+from coam.models.outputs import DenseDescriptors
+from coam.models.registry import DEFAULT_MODEL, load_model, packaged_weights
+from coam.models.stacked import StackedCDUNet
+
+MAPS = ("descriptors", "score", "fine", "coarse")
+
+
+@pytest.fixture(scope="module")
+def net() -> StackedCDUNet:
+    return small_stacked()
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def furthest(one: DenseDescriptors, two: DenseDescriptors) -> float:
+    """The largest difference between any two maps of the same name."""
+    assert (one.size, one.stride, one.fine_stride) == (two.size, two.stride, two.fine_stride)
+    return max(difference(getattr(one, name), getattr(two, name)) for name in MAPS)
+
+
+@pytest.mark.parametrize(
+    "sizes", [((64, 64), (64, 64)), ((32, 96), (64, 32))], ids=["one batch", "two sizes"]
+)
+def test_swapped_inputs_give_swapped_outputs(
+    net: StackedCDUNet, sizes: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    a, b = picture(*sizes[0]), picture(*sizes[1], seed=1)
+    a_first, b_second = net(a, b)
+    b_first, a_second = net(b, a)
+    assert furthest(a_first, a_second) < 1e-4
+    assert furthest(b_first, b_second) < 1e-4
+
+
+def test_descriptors_depend_on_the_other_image(net: StackedCDUNet) -> None:
+    a = picture(64, 64)
+    first, second = (net(a, picture(64, 64, seed=s))[0] for s in (1, 2))
+    for name in MAPS:
+        assert difference(getattr(first, name), getattr(second, name)) > 1e-3, name
+
+
+@pytest.mark.parametrize("other_size", [(64, 64), (32, 96)])
+def test_without_conditioning_they_do_not(other_size: tuple[int, int]) -> None:
+    net = small_stacked(conditioning=False)
+    a = picture(64, 64)
+    first, second = (net(a, picture(*other_size, seed=s))[0] for s in (1, 2))
+    assert furthest(first, second) == 0.0
+    assert net.attention_maps(net.encode(a), net.encode(a)) == {}
+    assert set(net.state_dict()) == set(small_stacked().state_dict())  # equal capacity
+
+
+@pytest.mark.parametrize("size_b", [(64, 96), (32, 64)])
+def test_encode_and_decode_apart_equal_forward(net: StackedCDUNet, size_b: tuple[int, int]) -> None:
+    a, b = picture(64, 96), picture(*size_b, seed=1)
+    for one, two in zip(net(a, b), net.decode(net.encode(a), net.encode(b)), strict=True):
+        assert furthest(one, two) < 1e-4
+
+
+def test_images_of_one_size_as_one_batch_equal_two_groups(net: StackedCDUNet) -> None:
+    """A mask that is all true forces the way of two groups; the result must not differ."""
+    a, b = net.encode(picture(64, 64)), net.encode(picture(64, 64, seed=1))
+    one_batch = net.decode(a, b)
+    groups = [a, b]
+    for index, (image, conditioned) in enumerate(zip(groups, net._condition(groups), strict=True)):
+        assert furthest(one_batch[index], net._describe(image, conditioned)) < 1e-4
+
+
+def test_batch_equals_singles(net: StackedCDUNet) -> None:
+    for size_b in ((32, 64), (64, 32)):
+        a, b = picture(32, 64, batch=2), picture(*size_b, seed=1, batch=2)
+        both = net(a, b)
+        for i in range(2):
+            for one, two in zip(both, net(a[i : i + 1], b[i : i + 1]), strict=True):
+                for name in MAPS:
+                    assert difference(getattr(one, name)[i], getattr(two, name)[0]) < 1e-4
+
+
+CELLS = {  # size -> cells at strides 4, 2 and 16 whose centre lies in the image (at least one), by hand
+    (1, 1): ((1, 1), (1, 1), (1, 1)),
+    (17, 33): ((4, 8), (8, 16), (1, 2)),
+    (97, 131): ((24, 33), (48, 65), (6, 8)),
+    (64, 200): ((16, 50), (32, 100), (4, 12)),
+}
+
+
+@pytest.mark.parametrize(("size_a", "size_b"), [((1, 1), (17, 33)), ((97, 131), (64, 200))])
+def test_odd_and_different_sizes(
+    net: StackedCDUNet, size_a: tuple[int, int], size_b: tuple[int, int]
+) -> None:
+    dense = net(picture(*size_a), picture(*size_b, seed=1))
+    for image, size in zip(dense, (size_a, size_b), strict=True):
+        assert image.size == size
+        found = (image.descriptors.shape[-2:], image.fine.shape[-2:], image.coarse.shape[-2:])
+        assert tuple(tuple(shape) for shape in found) == CELLS[size]
+        assert image.score.shape[-2:] == image.descriptors.shape[-2:]
+        for name in ("descriptors", "coarse"):
+            assert difference(getattr(image, name).norm(dim=1), torch.ones(())) < 1e-5
+        assert 0.0 <= float(image.score.min()) <= float(image.score.max()) <= 1.0
+        if min(size) > 16:
+            height, width = size
+            for feature_map, stride in ((image.descriptors, 4), (image.fine, 2), (image.coarse, 16)):
+                rows, columns = feature_map.shape[-2:]
+                furthest_centre = cell_centres(columns, rows, stride)[-1].tolist()
+                assert furthest_centre[0] <= width - 1
+                assert furthest_centre[1] <= height - 1
+
+
+def test_padding_cannot_be_attended_to(net: StackedCDUNet) -> None:
+    """At stride 16 an image of 70 x 40 has 4 x 2 cells; others exist in its padded map of 6 x 4."""
+    a, b = net.encode(picture(64, 64)), net.encode(picture(70, 40, seed=1))
+    before = net.decode(a, b)[0]
+    for rows, unchanged in ((4, True), (3, False)):
+        levels = list(b.levels)
+        levels[3] = b.levels[3] + 50.0 * torch.randn(1, 32, 1, 1, generator=torch.Generator().manual_seed(0))
+        levels[3][..., :rows, :2] = b.levels[3][..., :rows, :2]
+        after = net.decode(a, replace(b, levels=tuple(levels)))[0]
+        assert (furthest(before, after) == 0.0) == unchanged
+
+
+def test_attention_maps_sum_to_one_and_leave_padding_out(net: StackedCDUNet) -> None:
+    a, b = net.encode(picture(64, 64)), net.encode(picture(70, 40, seed=1))
+    maps = net.attention_maps(a, b)
+    assert {stride: tuple(m.shape) for stride, m in maps.items()} == {
+        16: (1, 4, 4, 6, 4),
+        32: (1, 2, 2, 3, 2),
+    }
+    for stride, rows, columns in ((32, 2, 1), (16, 4, 2)):
+        assert difference(maps[stride].sum(dim=(-2, -1)), torch.ones(())) < 1e-5
+        assert difference(maps[stride][..., :rows, :columns].sum(dim=(-2, -1)), torch.ones(())) < 1e-5
+
+
+def test_without_distinctiveness_the_score_is_one() -> None:
+    net = small_stacked(distinctiveness=False)
+    a, _ = net(picture(32, 32), picture(32, 32, seed=1))
+    assert torch.equal(a.score, torch.ones(1, 1, 8, 8))
+
+
+def test_the_score_never_shapes_the_descriptors() -> None:
+    net = small_stacked()
+    with torch.enable_grad():
+        a, b = net(picture(32, 32), picture(32, 32, seed=1))
+        (a.score.sum() + b.score.sum()).backward()
+    assert {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None} == {"score"}
+
+
+def test_temperature_starts_as_configured_and_is_bounded() -> None:
+    net = small_stacked(descriptor_temperature=12.0)
+    assert float(net.temperature) == pytest.approx(12.0, rel=1e-5)
+    net.log_temperature.fill_(10.0)
+    assert float(net.temperature) == 60.0
+
+
+def mean_cosine(one: Tensor, two: Tensor) -> float:
+    return float((one * two).sum(dim=1).mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("how", ["autocast", "converted"])
+def test_half_precision_stays_close(dtype: torch.dtype, how: str) -> None:
+    """Seen: mean cosine 0.9957 in bfloat16, 0.99990 in float16; random weights magnify errors, see below."""
+    net, a, b = small_stacked(), picture(64, 64), picture(70, 40, seed=1)
+    exact = net(a, b)[0]
+    if how == "autocast":
+        with torch.autocast("cpu", dtype):
+            rough = net(a, b)[0]
+    else:
+        rough = net.to(dtype)(a.to(dtype), b.to(dtype))[0]
+    assert {getattr(rough, name).dtype for name in MAPS} == {torch.float32}
+    least = 0.99 if dtype is torch.bfloat16 else 0.9995
+    assert mean_cosine(exact.descriptors, rough.descriptors) > least
+    assert float((exact.score - rough.score).abs().mean()) < (0.02 if dtype is torch.bfloat16 else 0.002)
+
+
+@pytest.mark.skipif(packaged_weights(DEFAULT_MODEL) is None, reason="no trained weights in this checkout")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_trained_network_in_half_precision(dtype: torch.dtype) -> None:
+    """Seen on the bundled stereo pair: mean cosine 0.99989 in bfloat16 and 0.999999 in float16."""
+    net, pair = load_model(DEFAULT_MODEL).model, samples.motorcycle()
+    a, b = (resize_for_model(load_image(path).rgb, 192).tensor for path in (pair.left, pair.right))
+    exact = net(a, b)[0]
+    with torch.autocast("cpu", dtype):
+        rough = net(a, b)[0]
+    least = 0.999 if dtype is torch.bfloat16 else 0.9999
+    assert mean_cosine(exact.descriptors, rough.descriptors) > least
+    assert mean_cosine(exact.coarse, rough.coarse) > least
+    assert float((exact.score - rough.score).abs().mean()) < 0.002
