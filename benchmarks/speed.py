@@ -115,7 +115,7 @@ def preset_rows(name: str, options: argparse.Namespace) -> list[Row]:
         stages: dict[str, Callable[[], Any]] = {
             "encode one image": lambda: matcher.prepare(image0),
             "decode a pair": lambda: matcher.describe(first, second),
-            "match (sample, search, refine)": lambda: matcher._candidates(*dense),
+            "match (sample, search, refine)": lambda: matcher.matching.between(*dense),
             "pair, features at hand": lambda: matcher.match(first, second),
             "pair, from pixels": lambda: matcher.match(image0, image1),
         }

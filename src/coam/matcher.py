@@ -7,60 +7,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points, rotate_points
 from coam.images import ImageLike, LoadedImage, ResizedImage, load_image, resize_for_model
-from coam.matching import (
-    dual_softmax_nearest,
-    fold_score,
-    grid_points,
-    mutual_nearest,
-    nearest,
-    refine_paper,
-    refine_quadratic,
-    refine_softargmax,
-    sample_map,
-)
-from coam.matching.pair_score import overlap_probability, pair_statistics
+from coam.matching import sample_map
+from coam.matching.pair_score import overlap_probability
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.types import FloatArray, Grid, Matches
-
-Ranking = Literal["dual_softmax", "paper"]
-Refinement = Literal["fine", "quadratic", "paper", "none"]
-
-
-@dataclass(frozen=True)
-class MatcherConfig:
-    """How photos are prepared and matches chosen."""
-
-    resolution: int = 640  # long side, in pixels, at which the network sees a photo
-    squash: bool = False  # True: both sides become `resolution`, as in the paper
-    grid: int | None = (
-        None  # G x G positions; None: every cell of the model's descriptor map (at least 4 pixels apart)
-    )
-    max_matches: int = 2048  # the best so many are kept
-    min_score: float = 0.0  # matches below it are left out
-    ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
-    refinement: Refinement = "fine"  # how the point in photo 1 gets its sub-pixel position
-    fine_radius: int = 3  # cells around a match in which the fine map is searched
-    rotations: bool = False  # also try photo 1 turned by 90, 180 and 270 degrees
-    cached_images: int = 24  # how many encoded photos `match_many` keeps
-
-
-PRESETS: dict[str, MatcherConfig] = {
-    "default": MatcherConfig(),
-    "paper": MatcherConfig(
-        resolution=512, squash=True, grid=128, max_matches=2000, ranking="paper", refinement="none"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -86,18 +48,6 @@ class Explanation:
     distinctiveness1: FloatArray  # (h, w) over photo 1
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    """Matches on the grids of the resized photos, before they are mapped back."""
-
-    points0: Tensor  # (K, 2) resized pixels
-    points1: Tensor
-    index0: Tensor  # (K,) grid index
-    index1: Tensor
-    score: Tensor  # (K,)
-    statistics: list[float]
-
-
 class Matcher:
     """A model on a device, with settings; see `load_matcher`."""
 
@@ -111,19 +61,26 @@ class Matcher:
             self.config = replace(config, grid=128)
         if self.config.refinement == "fine" and file.architecture != "stacked":
             self.config = replace(self.config, refinement="quadratic")
+        self.matching = DenseMatching(self.config, file.model.temperature.item())
 
     # ---- what users call
 
     @torch.inference_mode()
-    def match(self, image0: ImageLike, image1: ImageLike, keypoints0: npt.ArrayLike | None = None) -> Matches:
+    def match(
+        self,
+        image0: ImageLike | PreparedImage,
+        image1: ImageLike | PreparedImage,
+        keypoints0: npt.ArrayLike | None = None,
+    ) -> Matches:
         """Matches of two photos, best first.
 
-        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in the order given.
+        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in order.
         """
         start = time.perf_counter()
         a, b = self.prepare(image0), self.prepare(image1)
         if keypoints0 is not None:
-            matches = self._match_keypoints(a, b, np.asarray(keypoints0, dtype=np.float32).reshape(-1, 2))
+            wanted = np.asarray(keypoints0, dtype=np.float32).reshape(-1, 2)
+            matches = self._match_keypoints(a, b, self._decode(a.encoded, b.encoded), wanted)
         else:
             matches = self._match_prepared(a, b)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
@@ -131,7 +88,7 @@ class Matcher:
 
     @torch.inference_mode()
     def match_many(self, pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Iterator[Matches]:
-        """Matches of many pairs; a photo given by its path is read and encoded once while it stays in the cache."""
+        """Matches of many pairs; a photo given by its path is encoded once while it stays in the cache."""
         for source0, source1 in pairs:
             yield self._match_prepared(self._cached(source0), self._cached(source1))
 
@@ -168,7 +125,7 @@ class Matcher:
         query = sample_map(dense0.descriptors, inside[None], dense0.stride, normalise=True)[0, 0]
         own_score = sample_map(dense0.score, inside[None], dense0.stride)[0, 0, 0]
         similarity = torch.einsum("d,dhw->hw", query, dense1.descriptors[0]) * dense1.score[0, 0] * own_score
-        best = self._match_keypoints(a, b, np.asarray([point], dtype=np.float32)).points1[0]
+        best = self._match_keypoints(a, b, (dense0, dense1), np.asarray([point], dtype=np.float32)).points1[0]
         return Explanation(
             image0=a.image.rgb,
             image1=b.image.rgb,
@@ -213,131 +170,40 @@ class Matcher:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def _match_prepared(self, a: PreparedImage, b: PreparedImage) -> Matches:
-        matches, _ = self._match_turned(a, b, b.encoded, 0)
+        matches = self._match_turned(a, b, b.encoded, 0)
         if not self.config.rotations:
             return matches
         turned = [(matches, 0)]
         for turns in (1, 2, 3):
             encoded = self._encode(torch.rot90(b.resized.tensor, turns, dims=(-2, -1)))
-            turned.append((self._match_turned(a, b, encoded, turns)[0], turns))
+            turned.append((self._match_turned(a, b, encoded, turns), turns))
         best, turns = max(turned, key=lambda entry: _geometric_support(entry[0]))
         best.meta["quarter_turns"] = turns
         return best
 
     def _match_turned(
         self, a: PreparedImage, b: PreparedImage, encoded_b: EncodedImage, turns: int
-    ) -> tuple[Matches, _Candidates]:
+    ) -> Matches:
         """Match photo 0 against photo 1 turned by quarter turns; the result is that of the upright photo."""
         dense0, dense1 = self._decode(a.encoded, encoded_b)
-        found = self._candidates(dense0, dense1)
-        height, width = encoded_b.size
-        points1 = rotate_points(found.points1, -turns, width, height)
-        grid0, grid1 = self._grid(a), self._grid(b)
-        index1 = found.index1
+        found = self.matching.between(dense0, dense1)
         if turns:
-            grid_turned = self._positions(dense1)[found.index1]
-            upright = rotate_points(grid_turned, -turns, width, height)
-            index1 = self._index_of(upright, b)
-        return self._to_matches(a, b, replace(found, points1=points1, index1=index1), grid0, grid1), found
+            height, width = encoded_b.size
+            cells = rotate_points(self.matching.positions(dense1)[found.index1], -turns, width, height)
+            points1 = rotate_points(found.points1, -turns, width, height)
+            found = replace(found, points1=points1, index1=self._index_of(cells, b))
+        return self._to_matches(a, b, found)
 
-    def _candidates(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> _Candidates:
-        positions0, positions1 = self._positions(dense0), self._positions(dense1)
-        descriptors0, score0 = self._on_grid(dense0, positions0)
-        descriptors1, score1 = self._on_grid(dense1, positions1)
-        if self.config.ranking == "paper":
-            mutual = mutual_nearest(fold_score(descriptors0, score0), fold_score(descriptors1, score1))
-            rank = mutual.similarity
-            probability = mutual.similarity.clamp(0, 1)
-        else:
-            temperature = 1.0 / float(self.model.temperature)
-            mutual = dual_softmax_nearest(descriptors0, descriptors1, temperature)
-            assert mutual.probability is not None
-            probability = mutual.probability
-            rank = probability.sqrt() * score0[mutual.index0] * score1[mutual.index1]
-        distinct = score0[mutual.index0] * score1[mutual.index1]
-        statistics = pair_statistics(probability, distinct, min(len(score0), len(score1)))
-        order = torch.sort(rank, descending=True, stable=True).indices[: self.config.max_matches]
-        order = order[rank[order] >= self.config.min_score]
-        index0, index1 = mutual.index0[order], mutual.index1[order]
-        refined = self._refine(
-            dense0, dense1, descriptors0, descriptors1, positions0, positions1, index0, index1
-        )
-        return _Candidates(positions0[index0], refined, index0, index1, rank[order].clamp(0, 1), statistics)
-
-    def _refine(
+    def _match_keypoints(
         self,
-        dense0: DenseDescriptors,
-        dense1: DenseDescriptors,
-        descriptors0: Tensor,
-        descriptors1: Tensor,
-        positions0: Tensor,
-        positions1: Tensor,
-        index0: Tensor,
-        index1: Tensor,
-    ) -> Tensor:
-        """Sub-pixel positions (K, 2) in photo 1."""
-        if self.config.refinement == "none" or len(index0) == 0:
-            return positions1[index1]
-        if self.config.refinement == "fine":
-            return self._refine_fine(dense0, dense1, positions0[index0], positions1[index1])
-        columns, rows = self._grid_shape(dense1)
-        refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
-        return refine(descriptors0[index0], descriptors1, index1, columns, rows, positions1).points
-
-    def _refine_fine(
-        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
-    ) -> Tensor:
-        assert dense0.fine is not None
-        assert dense1.fine is not None
-        query = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
-        temperature = float(query.shape[1]) ** 0.5  # as in training
-        return refine_softargmax(
-            query, dense1.fine[0], points1, dense1.fine_stride, self.config.fine_radius, temperature
-        ).points
-
-    def _match_keypoints(self, a: PreparedImage, b: PreparedImage, keypoints: FloatArray) -> Matches:
-        dense0, dense1 = self._decode(a.encoded, b.encoded)
+        a: PreparedImage,
+        b: PreparedImage,
+        dense: tuple[DenseDescriptors, DenseDescriptors],
+        keypoints: FloatArray,
+    ) -> Matches:
         points0 = resize_points(torch.from_numpy(keypoints).to(self.device), a.resized.scale)
-        positions1 = self._positions(dense1)
-        descriptors1, score1 = self._on_grid(dense1, positions1)
-        query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
-        score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
-        best = nearest(query, descriptors1)
-        points1 = positions1[best.index1]
-        if self.config.refinement == "fine" and len(points1):
-            points1 = self._refine_fine(dense0, dense1, points0, points1)
-        elif self.config.refinement != "none" and len(points1):
-            columns, rows = self._grid_shape(dense1)
-            refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
-            points1 = refine(query, descriptors1, best.index1, columns, rows, positions1).points
-        score = (best.similarity * score0 * score1[best.index1]).clamp(0, 1)
-        nowhere = torch.full_like(best.index1, -1)
-        found = _Candidates(points0, points1, nowhere, best.index1, score, [])
-        matches = self._to_matches(a, b, found, self._grid(a), self._grid(b))
+        matches = self._to_matches(a, b, self.matching.of_keypoints(*dense, points0))
         return replace(matches, points0=keypoints)  # exactly what was given, not its round trip
-
-    # ---- grids
-
-    def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:
-        if self.config.grid is not None:
-            return self.config.grid, self.config.grid
-        rows, columns = dense.descriptors.shape[-2:]
-        return columns, rows
-
-    def _positions(self, dense: DenseDescriptors) -> Tensor:
-        """Grid positions (N, 2) in resized pixels."""
-        columns, rows = self._grid_shape(dense)
-        height, width = dense.size
-        if self.config.grid is None:
-            width, height = columns * dense.stride, rows * dense.stride
-        return grid_points(columns, rows, width, height, self.device)
-
-    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Descriptors (N, D) and scores (N,) at the grid positions."""
-        if self.config.grid is None:
-            return dense.descriptors[0].flatten(1).t().contiguous(), dense.score[0].flatten()
-        descriptors = sample_map(dense.descriptors, positions[None], dense.stride, normalise=True)[0]
-        return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]
 
     def _grid(self, prepared: PreparedImage) -> Grid:
         """The grid of a photo in its original pixels."""
@@ -355,9 +221,7 @@ class Matcher:
         row = ((positions[:, 1] + 0.5) * grid.rows / height - 0.5).round().long()
         return row.clamp(0, grid.rows - 1) * grid.columns + column.clamp(0, grid.columns - 1)
 
-    def _to_matches(
-        self, a: PreparedImage, b: PreparedImage, found: _Candidates, grid0: Grid, grid1: Grid
-    ) -> Matches:
+    def _to_matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
         calibration = self.file.card.get("pair_score") if self.config.ranking == "dual_softmax" else None
         overlap = overlap_probability(found.statistics, calibration) if found.statistics else float("nan")
         return Matches(
@@ -368,8 +232,8 @@ class Matcher:
             ids1=found.index1.cpu().numpy().astype(np.int64),
             size0=a.image.size,
             size1=b.image.size,
-            grid0=grid0,
-            grid1=grid1,
+            grid0=self._grid(a),
+            grid1=self._grid(b),
             overlap=overlap,
             meta={
                 "model": self.file.name,
@@ -428,7 +292,7 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(
-                f"device {str(device)!r} cannot be used here ({reason}); try device='cpu'"
+                f"device {device!s} cannot be used here ({reason}); try device='cpu'"
             ) from error
         return chosen
     if torch.cuda.is_available():
@@ -459,7 +323,7 @@ _DEFAULT: dict[str, Matcher] = {}
 
 
 def match(image0: ImageLike, image1: ImageLike, **options: Any) -> Matches:
-    """Matches of two photos with the default model; options as in `load_matcher`. The model is loaded once."""
+    """Matches of two photos; options as in `load_matcher`. The model is loaded once and kept."""
     key = repr(sorted(options.items(), key=lambda item: item[0]))
     if key not in _DEFAULT:
         _DEFAULT[key] = load_matcher(**options)

@@ -7,12 +7,13 @@ column's maximum" compares a number with itself and needs no tolerance, whatever
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
 is the first maximum of column j.
 
-On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`).
+With COAM_TRITON=1, on a CUDA device, the same is done by a fused kernel (`mutual_triton`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -131,6 +132,9 @@ def top_k(matches: MutualMatches, k: int) -> MutualMatches:
 
 
 def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
+    # Off until it has been checked on a GPU against the plain path (benchmarks/gpu_check.py).
+    if os.environ.get("COAM_TRITON") != "1":
+        return False
     if descriptors0.device.type != "cuda" or not torch.version.cuda or find_spec("triton") is None:
         return False
     from coam.matching.mutual_triton import is_supported

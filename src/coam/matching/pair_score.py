@@ -1,7 +1,7 @@
 """Do these two photos show the same place? A calibrated probability from the matches alone.
 
-A few statistics of the matches, a logistic regression on them. The coefficients belong to a model and travel in the
-card of its weights file; without them the answer is nan, never a guess.
+A few statistics of the matches, a logistic regression on them. The coefficients belong to a model and travel
+in the card of its weights file; without them the answer is nan, never a guess.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 FEATURES = ("log_mutual", "mean_probability", "log_confident", "mean_distinctiveness")
@@ -18,8 +19,8 @@ FEATURES = ("log_mutual", "mean_probability", "log_confident", "mean_distinctive
 def pair_statistics(probability: Tensor, distinctiveness: Tensor, positions: int) -> list[float]:
     """What the score is computed from, in the order of `FEATURES`.
 
-    probability (K,): dual softmax of ALL mutual matches; distinctiveness (K,): product of the two scores of each;
-    positions: the number of grid positions of the smaller image.
+    probability (K,): dual softmax of ALL mutual matches; distinctiveness (K,): product of the two scores of
+    each; positions: the number of grid positions of the smaller image.
     """
     if len(probability) == 0:
         return [math.log(1 / positions), 0.0, math.log(1e-3), 0.0]
@@ -38,3 +39,30 @@ def overlap_probability(statistics: list[float], calibration: dict[str, Any] | N
         return float("nan")
     logit = calibration["bias"] + sum(w * s for w, s in zip(calibration["weights"], statistics, strict=True))
     return 1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, logit))))
+
+
+def fit_calibration(
+    statistics: npt.ArrayLike, same_place: npt.ArrayLike, ridge: float = 1e-2
+) -> dict[str, Any]:
+    """Logistic regression of `same_place` (N,) on `statistics` (N, 4) by Newton's method.
+
+    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the classes
+    can be told apart without error.
+    """
+    x = np.asarray(statistics, dtype=np.float64)
+    y = np.asarray(same_place, dtype=np.float64)
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-9
+    design = np.column_stack([(x - mean) / deviation, np.ones(len(x))])
+    weight = np.where(y > 0.5, 0.5 / max(y.sum(), 1), 0.5 / max((1 - y).sum(), 1))
+    penalty = ridge * np.diag([1.0] * x.shape[1] + [0.0])
+    beta = np.zeros(design.shape[1])
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(-design @ beta))
+        gradient = design.T @ (weight * (p - y)) + penalty @ beta
+        hessian = (design * (weight * p * (1 - p))[:, None]).T @ design + penalty + 1e-9 * np.eye(len(beta))
+        step = np.linalg.solve(hessian, gradient)
+        beta -= step
+        if np.abs(step).max() < 1e-9:
+            break
+    weights = beta[:-1] / deviation
+    return {"weights": weights.tolist(), "bias": float(beta[-1] - (weights * mean).sum())}

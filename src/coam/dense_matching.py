@@ -1,0 +1,213 @@
+"""From the dense descriptors of two photos to matches on their grids.
+
+Everything here is in pixels of the resized photos; `coam.matcher` maps them back to the originals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coam.matching import (
+    dual_softmax_nearest,
+    fold_score,
+    grid_points,
+    mutual_nearest,
+    nearest,
+    refine_paper,
+    refine_quadratic,
+    refine_softargmax,
+    sample_map,
+)
+from coam.matching.pair_score import pair_statistics
+from coam.models.outputs import DenseDescriptors
+
+SHARP_SPREAD = (
+    1.8  # pixels: a fine peak up to 1.3 pixels wide counts as sharp (the width it is trained to have)
+)
+MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is nothing to gain
+
+Ranking = Literal["dual_softmax", "paper"]
+Refinement = Literal["fine", "quadratic", "paper", "none"]
+
+
+@dataclass(frozen=True)
+class MatcherConfig:
+    """How photos are prepared and matches chosen."""
+
+    resolution: int = 800  # long side, in pixels, at which the network sees a photo
+    squash: bool = False  # True: both sides become `resolution`, as in the paper
+    grid: int | None = (
+        None  # G x G positions; None: every cell of the model's descriptor map (at least 4 pixels apart)
+    )
+    max_matches: int = 2048  # the best so many are kept
+    min_score: float = 0.005  # matches below it are left out
+    min_distinctiveness: float = (
+        0.02  # positions below it (sky, water, what only one photo shows) are not compared
+    )
+    ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
+    refinement: Refinement = "fine"  # how the point in photo 1 gets its sub-pixel position
+    fine_radius: int = 2  # cells around a match in which the fine map is searched
+    rotations: bool = False  # also try photo 1 turned by 90, 180 and 270 degrees
+    cached_images: int = 24  # how many encoded photos `match_many` keeps
+
+
+PRESETS: dict[str, MatcherConfig] = {
+    "default": MatcherConfig(),
+    "paper": MatcherConfig(
+        resolution=512,
+        squash=True,
+        grid=128,
+        max_matches=2000,
+        min_score=0.0,
+        min_distinctiveness=0.0,
+        ranking="paper",
+        refinement="none",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """The positions of one photo that are compared."""
+
+    points: Tensor  # (N, 2) resized pixels
+    index: Tensor  # (N,) grid index
+    descriptors: Tensor  # (N, D)
+    score: Tensor  # (N,)
+    positions: int  # of the whole grid
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Matches on the grids of the resized photos, before they are mapped back."""
+
+    points0: Tensor  # (K, 2) resized pixels
+    points1: Tensor
+    index0: Tensor  # (K,) grid index
+    index1: Tensor
+    score: Tensor  # (K,)
+    statistics: list[float]
+
+
+class DenseMatching:
+    """Matches dense descriptors by the settings of a `MatcherConfig`."""
+
+    def __init__(self, config: MatcherConfig, temperature: float) -> None:
+        self.config = config
+        self.temperature = temperature  # factor on similarities in the dual softmax; belongs to the model
+
+    def between(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> Candidates:
+        """Mutual matches of two photos, best first."""
+        side0, side1 = self._side(dense0), self._side(dense1)
+        if self.config.ranking == "paper":
+            mutual = mutual_nearest(
+                fold_score(side0.descriptors, side0.score), fold_score(side1.descriptors, side1.score)
+            )
+            probability = rank = mutual.similarity.clamp(0, 1)
+        else:
+            temperature = 1.0 / self.temperature
+            mutual = dual_softmax_nearest(side0.descriptors, side1.descriptors, temperature)
+            assert mutual.probability is not None
+            probability = mutual.probability
+            rank = probability.sqrt() * side0.score[mutual.index0] * side1.score[mutual.index1]
+        distinct = side0.score[mutual.index0] * side1.score[mutual.index1]
+        statistics = pair_statistics(probability, distinct, min(side0.positions, side1.positions))
+        # More than are wanted: refinement may show that some are less sharp than they seemed.
+        best = torch.sort(rank, descending=True, stable=True).indices[: 3 * self.config.max_matches // 2]
+        index0, index1, rank = mutual.index0[best], mutual.index1[best], rank[best]
+        points0 = side0.points[index0]
+        points1, sharpness = self._refine(
+            dense0, dense1, points0, side0.descriptors[index0], side1.index[index1]
+        )
+        score = rank * sharpness
+        order = torch.sort(score, descending=True, stable=True).indices[: self.config.max_matches]
+        order = order[score[order] >= self.config.min_score]
+        return Candidates(
+            points0[order],
+            points1[order],
+            side0.index[index0[order]],
+            side1.index[index1[order]],
+            score[order].clamp(0, 1),
+            statistics,
+        )
+
+    def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
+        """The best match in photo 1 of each of points0 (K, 2), in order; they have no grid index (-1)."""
+        descriptors1, score1 = self._on_grid(dense1, self.positions(dense1))
+        query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
+        score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
+        best = nearest(query, descriptors1)
+        points1, _ = self._refine(dense0, dense1, points0, query, best.index1)
+        score = (best.similarity * score0 * score1[best.index1]).clamp(0, 1)
+        return Candidates(points0, points1, torch.full_like(best.index1, -1), best.index1, score, [])
+
+    def _refine(
+        self,
+        dense0: DenseDescriptors,
+        dense1: DenseDescriptors,
+        points0: Tensor,
+        queries: Tensor,
+        index1: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Sub-pixel positions (K, 2) in photo 1 and their sharpness (K,) in (0, 1].
+
+        points0 (K, 2) and queries (K, D): matched positions of photo 0 and their descriptors; index1 (K,):
+        matched grid indices of photo 1.
+        """
+        positions1 = self.positions(dense1)
+        if self.config.refinement == "none" or len(index1) == 0:
+            return positions1[index1], torch.ones(len(index1), device=dense1.descriptors.device)
+        if self.config.refinement == "fine":
+            assert dense0.fine is not None
+            assert dense1.fine is not None
+            fine = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
+            temperature = float(fine.shape[1]) ** 0.5  # as in training
+            refined = refine_softargmax(
+                fine,
+                dense1.fine[0],
+                positions1[index1],
+                dense1.fine_stride,
+                self.config.fine_radius,
+                temperature,
+            )
+            return refined.points, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
+        columns, rows = self._grid_shape(dense1)
+        descriptors1, _ = self._on_grid(dense1, positions1)
+        refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
+        points1 = refine(queries, descriptors1, index1, columns, rows, positions1).points
+        return points1, torch.ones(len(points1), device=dense1.descriptors.device)
+
+    def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:
+        if self.config.grid is not None:
+            return self.config.grid, self.config.grid
+        rows, columns = dense.descriptors.shape[-2:]
+        return columns, rows
+
+    def positions(self, dense: DenseDescriptors) -> Tensor:
+        """Grid positions (N, 2) in resized pixels."""
+        columns, rows = self._grid_shape(dense)
+        height, width = dense.size
+        if self.config.grid is None:
+            width, height = columns * dense.stride, rows * dense.stride
+        return grid_points(columns, rows, width, height, dense.descriptors.device)
+
+    def _side(self, dense: DenseDescriptors) -> Side:
+        """The positions of one photo that are worth comparing."""
+        positions = self.positions(dense)
+        descriptors, score = self._on_grid(dense, positions)
+        index = torch.arange(len(score), device=score.device)
+        worth = index[score >= self.config.min_distinctiveness]
+        if MIN_POSITIONS <= len(worth) < len(score):
+            return Side(positions[worth], worth, descriptors[worth], score[worth], len(score))
+        return Side(positions, index, descriptors, score, len(score))
+
+    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Descriptors (N, D) and scores (N,) at the grid positions."""
+        if self.config.grid is None:
+            return dense.descriptors[0].flatten(1).t().contiguous(), dense.score[0].flatten()
+        descriptors = sample_map(dense.descriptors, positions[None], dense.stride, normalise=True)[0]
+        return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]
