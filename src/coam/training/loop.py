@@ -47,6 +47,7 @@ class Outcome:
     step: int
     finished: bool  # False: the time budget ended it; run again to go on
     seconds: float
+    first_process: bool = True  # False in the others of a run on several devices
 
 
 def build_start(recipe: Recipe, root: Path) -> ModelFile:
@@ -94,7 +95,6 @@ def train(
     if fabric.is_global_zero:
         drop_lines_after(folder / LOG, step)  # a killed run may have logged steps that it did not save
     clock = Clock(fabric.device)
-    line: dict[str, float] | None = None
 
     while step < recipe.steps:
         figures, norm = take_step(step)
@@ -105,7 +105,6 @@ def train(
         if fabric.world_size > 1 and math.isfinite(budget_seconds):
             over = fabric.broadcast(over)
         last = over or step == recipe.steps
-        line = None
         if last or step % recipe.log_every == 0 or step % recipe.save_every == 0:
             line = summarise(figures, norm, step, clock)
             if fabric.is_global_zero:
@@ -121,7 +120,8 @@ def train(
         provenance = {"recipe": recipe.name, "steps": step}
         save_model(averaged, folder / MODEL, recipe.name, {**(card or {}), **provenance})
     fabric.barrier()
-    return Outcome(averaged, step, step >= recipe.steps, time.monotonic() - start_time)
+    seconds = time.monotonic() - start_time
+    return Outcome(averaged, step, step >= recipe.steps, seconds, fabric.is_global_zero)
 
 
 def make_fabric(device: str = "auto", devices: int = 1) -> Any:

@@ -1,0 +1,177 @@
+"""`coam train`: a model by a recipe, or the shipped model fine-tuned on a folder of photos."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coam.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coam.training.finetune import FineTuned
+
+MINUTES_FOR_PHOTOS = 5.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(train)
+
+
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder for the run.")],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="A recipe's name, or a .yaml file.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="ROOT", help="Folder that the recipe's paths start from.")
+    ] = None,
+    photos: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of a recipe: fine-tune on these photos.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Stop after so long; for --photos 5 unless given.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="With --photos: the model to start from, or a .safetensors file.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="With a recipe: train on so many together.")] = 1,
+    plot: Annotated[bool, typer.Option("--plot", help="Write RUN/curve.png at the end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a model. Run the same line again to go on where a run was stopped."""
+    if (recipe is None) == (photos is None):
+        raise ConfigError("give either a RECIPE with --data ROOT, or --photos DIR")
+    summary: dict[str, Any] | None
+    if photos is not None:
+        if data is not None or devices != 1:
+            raise ConfigError("--data and --devices belong to a RECIPE, not to --photos")
+        summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device)
+    else:
+        assert recipe is not None
+        if data is None:
+            raise ConfigError("--data is missing: the folder that the recipe's paths start from")
+        if model is not None:
+            raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
+        summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices)
+    if summary is None:  # a further process of a run on several devices
+        return
+    if plot:
+        summary["plot"] = str(_plot(output))
+    _print(summary, as_json)
+
+
+def _by_recipe(
+    name: str, data: Path, output: Path, minutes: float, device: str, devices: int
+) -> dict[str, Any] | None:
+    from coam.training.config import load_recipe
+    from coam.training.run import run_recipe
+
+    recipe = load_recipe(name)
+    with progress_bar() as (begin, report):
+        begin(recipe.steps)
+        outcome = run_recipe(recipe, data, output, minutes, report, device, devices)
+    if not outcome.first_process:
+        return None
+    return _summary(output, outcome.step, recipe.steps, outcome.seconds)
+
+
+def _on_photos(photos: Path, output: Path, minutes: float, model: str | None, device: str) -> dict[str, Any]:
+    from coam.training.finetune import finetune_photos
+
+    with progress_bar() as (begin, report):
+        done = finetune_photos(
+            photos, output, minutes, model, device, report, lambda recipe: begin(recipe.steps)
+        )
+    _warn(done)
+    summary = _summary(output, done.outcome.step, done.recipe.steps, done.outcome.seconds)
+    summary["photos"] = done.photos
+    summary["right_before"], summary["right_after"] = round(done.before.right, 4), round(done.after.right, 4)
+    summary["error_before"], summary["error_after"] = round(done.before.error, 3), round(done.after.error, 3)
+    return summary
+
+
+def _warn(done: FineTuned) -> None:
+    if not done.trained_start:
+        name = done.recipe.model.start
+        typer.echo(f"warning: {name} has no trained weights here, so this began from nothing", err=True)
+    if done.after.right < done.before.right:
+        typer.echo("warning: the model matches new views of these photos worse than before", err=True)
+
+
+def _summary(output: Path, step: int, steps: int, seconds: float) -> dict[str, Any]:
+    from coam.training.loop import LOG, MODEL
+
+    return {
+        "model": str(output / MODEL),
+        "log": str(output / LOG),
+        "step": step,
+        "steps": steps,
+        "finished": step >= steps,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _plot(output: Path) -> Path:
+    from coam.storage import atomic_write
+    from coam.training.log import draw_log, read_log
+    from coam.training.loop import LOG
+
+    path = output / "curve.png"
+    picture = draw_log(read_log(output / LOG), output.name)
+    with atomic_write(path) as temporary:
+        picture.save(temporary)
+    return path
+
+
+def _print(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(f"{summary['step']} of {summary['steps']} steps in {summary['seconds']:.0f} s")
+    if "right_before" in summary:
+        typer.echo(
+            f"new views of the {summary['photos']} photos: right matches {summary['right_before']:.3f}"
+            f" before, {summary['right_after']:.3f} after; off by {summary['error_before']:.2f} px before,"
+            f" {summary['error_after']:.2f} px after"
+        )
+    if not summary["finished"]:
+        typer.echo("the time was over before the last step; run the same line again to go on")
+    for key in ("model", "log", "plot"):
+        if key in summary:
+            typer.echo(f"wrote {summary[key]}")
+    typer.echo(f"next: coam match A.jpg B.jpg --model {summary['model']}")
+
+
+@contextmanager
+def progress_bar() -> Iterator[tuple[Callable[[int], None], Callable[[dict[str, float]], None]]]:
+    """A bar on stderr as two functions: one to begin with so many steps, one that takes lines of the log."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("preparing", total=None, figures="")
+
+        def begin(steps: int) -> None:
+            bar.update(task, description="training", total=steps)
+
+        def report(line: dict[str, float]) -> None:
+            figures = f"loss {line['loss']:.2f}  right {line['accuracy']:.2f}"
+            figures += f"  {line['pairs_per_second']:.1f} pairs/s"
+            bar.update(task, completed=int(line["step"]), figures=figures)
+
+        yield begin, report
