@@ -2,9 +2,9 @@
 
     python tools/calibrate_pair_score.py WEIGHTS PAIRS --output WEIGHTS.new
 
-PAIRS is a text file, one pair per line: `1 photo photo` for two photos of one place, `0 photo photo` for photos
-of different places; `#` starts a comment; an optional fourth word names the place. Half of the places are held
-out, and the figures printed are those of the held-out half; the coefficients written are fitted to all pairs.
+PAIRS is a text file, one pair per line: `1 photo photo` for two photos of one place, `0 photo photo` for two
+of different places; `#` starts a comment; an optional fourth word names the place. Half of the places are
+held out, and the figures printed are those of the held-out half; the coefficients are fitted to all pairs.
 """
 
 from __future__ import annotations

@@ -23,11 +23,13 @@ from coam.matching import (
     sample_map,
 )
 from coam.matching.pair_score import pair_statistics
+from coam.matching.selection import choose_spread
 from coam.models.outputs import DenseDescriptors
 
 SHARP_SPREAD = (
     1.8  # pixels: a fine peak up to 1.3 pixels wide counts as sharp (the width it is trained to have)
 )
+CROWDING_CELLS = 16  # along the long side of photo 0
 MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is nothing to gain
 
 Ranking = Literal["dual_softmax", "paper"]
@@ -48,6 +50,9 @@ class MatcherConfig:
     min_distinctiveness: float = (
         0.02  # positions below it (sky, water, what only one photo shows) are not compared
     )
+    crowding: float = (
+        0.99  # below 1: what lies where many better ones lie is chosen less; 1: only the score counts
+    )
     ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
     refinement: Refinement = "fine"  # how the point in photo 1 gets its sub-pixel position
     fine_radius: int = 2  # cells around a match in which the fine map is searched
@@ -64,6 +69,7 @@ PRESETS: dict[str, MatcherConfig] = {
         max_matches=2000,
         min_score=0.0,
         min_distinctiveness=0.0,
+        crowding=1.0,
         ranking="paper",
         refinement="none",
     ),
@@ -116,15 +122,16 @@ class DenseMatching:
             rank = probability.sqrt() * side0.score[mutual.index0] * side1.score[mutual.index1]
         distinct = side0.score[mutual.index0] * side1.score[mutual.index1]
         statistics = pair_statistics(probability, distinct, min(side0.positions, side1.positions))
-        # More than are wanted: refinement may show that some are less sharp than they seemed.
-        best = torch.sort(rank, descending=True, stable=True).indices[: 3 * self.config.max_matches // 2]
+        # More than are wanted: refinement may show that some are less sharp, or crowded, than they seemed.
+        best = torch.sort(rank, descending=True, stable=True).indices[: 4 * self.config.max_matches]
         index0, index1, rank = mutual.index0[best], mutual.index1[best], rank[best]
         points0 = side0.points[index0]
         points1, sharpness = self._refine(
             dense0, dense1, points0, side0.descriptors[index0], side1.index[index1]
         )
         score = rank * sharpness
-        order = torch.sort(score, descending=True, stable=True).indices[: self.config.max_matches]
+        cell = max(dense0.size) / CROWDING_CELLS
+        order = choose_spread(points0, score, self.config.max_matches, cell, self.config.crowding)
         order = order[score[order] >= self.config.min_score]
         return Candidates(
             points0[order],

@@ -46,8 +46,8 @@ def fit_calibration(
 ) -> dict[str, Any]:
     """Logistic regression of `same_place` (N,) on `statistics` (N, 4) by Newton's method.
 
-    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the classes
-    can be told apart without error.
+    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the
+    classes can be told apart without error.
     """
     x = np.asarray(statistics, dtype=np.float64)
     y = np.asarray(same_place, dtype=np.float64)
