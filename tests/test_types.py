@@ -1,0 +1,95 @@
+"""Grids, matches, errors and the public face."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import coam
+from coam.errors import CoamError, ConfigError, DataError, ImageError, MissingExtraError, WeightsError
+from coam.types import Grid, Matches
+
+
+def matches(count: int = 4) -> Matches:
+    index = np.arange(count)
+    points = np.stack([index, 10 * index], axis=1).astype(np.float32)
+    scores = np.linspace(1, 0.1, count).astype(np.float32)
+    return Matches(points, points + 1, scores, index, index + 100, (64, 48), (32, 32), meta={"model": "m"})
+
+
+def test_grid_positions_by_hand() -> None:
+    """A 3 x 2 division of a 12 x 10 photo: steps of 4 and 5, the first centre at (1.5, 2)."""
+    grid = Grid(columns=3, rows=2, origin=(1.5, 2.0), step=(4.0, 5.0))
+    assert len(grid) == 6
+    np.testing.assert_array_equal(
+        grid.positions(np.array([0, 2, 3, 5])), [[1.5, 2], [9.5, 2], [1.5, 7], [9.5, 7]]
+    )
+    assert grid.positions(np.array([], dtype=np.int64)).shape == (0, 2)
+    assert grid.positions(np.array([1])).dtype == np.float32
+
+
+def test_grid_ids_beyond_16_bit() -> None:
+    grid = Grid(256, 256, (0.0, 0.0), (1.0, 1.0))
+    np.testing.assert_array_equal(grid.positions(np.array([65535])), [[255, 255]])
+    np.testing.assert_array_equal(grid.positions(np.array([40000], dtype=np.uint16)), [[64, 156]])
+
+
+def test_top_and_select_keep_rows_together() -> None:
+    four = matches(4)
+    assert len(four) == 4
+    two = four.top(2)
+    np.testing.assert_array_equal(two.scores, four.scores[:2])
+    assert len(four.top(99)) == 4
+    assert len(four.top(0)) == 0
+    for index in (np.array([3, 1]), np.array([False, True, False, True])):
+        chosen = four.select(index)
+        for name in ("points0", "points1", "scores", "ids0", "ids1"):
+            np.testing.assert_array_equal(getattr(chosen, name), getattr(four, name)[index])
+        assert (chosen.size0, chosen.size1, chosen.meta) == (four.size0, four.size1, four.meta)
+
+
+def test_overlap_is_unknown_unless_calibrated() -> None:
+    assert np.isnan(matches().overlap)
+
+
+def test_matches_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        matches().overlap = 1.0
+
+
+@pytest.mark.parametrize("ending", ["npz", "h5", "json"])
+def test_save_and_load(tmp_path, ending: str) -> None:
+    saved = matches()
+    loaded = Matches.load(saved.save(tmp_path / f"m.{ending}"))
+    for name in ("points0", "points1", "scores", "ids0", "ids1"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(saved, name))
+    assert (loaded.size0, loaded.size1, loaded.meta) == (saved.size0, saved.size1, saved.meta)
+
+
+def test_every_error_is_a_coam_error_and_the_extra_is_named() -> None:
+    for kind in (ImageError, WeightsError, ConfigError, DataError, MissingExtraError):
+        assert issubclass(kind, CoamError)
+    assert (
+        str(MissingExtraError("gradio", "app"))
+        == "gradio is not installed; install it with: pip install 'coam[app]'"
+    )
+
+
+def test_public_names() -> None:
+    for name in coam.__all__:
+        assert getattr(coam, name) is not None
+        assert name in dir(coam)
+    assert coam.Matches is Matches
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = coam.nonsense
+
+
+def test_import_is_light() -> None:
+    """`import coam` and its types load neither torch nor OpenCV nor anything optional."""
+    heavy = "torch cv2 matplotlib pycolmap gradio ray kornia h5py"
+    script = f"import sys, coam.types, coam.errors; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
