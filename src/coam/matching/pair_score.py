@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+FLOOR = 1e-5  # share of confident positions below which there is nothing to tell apart
+
 FEATURES = ("log_mutual", "mean_probability", "log_confident", "mean_distinctiveness")
 
 
@@ -23,12 +25,12 @@ def pair_statistics(probability: Tensor, distinctiveness: Tensor, positions: int
     each; positions: the number of grid positions of the smaller image.
     """
     if len(probability) == 0:
-        return [math.log(1 / positions), 0.0, math.log(1e-3), 0.0]
+        return [math.log(1 / positions), 0.0, math.log(FLOOR), 0.0]
     confident = (probability * distinctiveness).sum() / positions
     return [
         math.log((len(probability) + 1) / positions),
         float(probability.mean()),
-        math.log(float(confident) + 1e-3),
+        math.log(float(confident) + FLOOR),
         float(distinctiveness.mean()),
     ]
 
