@@ -1,0 +1,62 @@
+"""Who imports whom: the table of docs/architecture.md, checked against every file."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import coam
+
+PACKAGE = Path(coam.__file__).parent
+BELOW_EVERYTHING = {"types", "errors", "tensors", "__version__"}
+MAY_IMPORT = {
+    "geometry": set(),
+    "losses": set(),
+    "models": set(),
+    "storage": set(),
+    "matching": {"geometry"},
+    "images": {"geometry"},
+    "samples": {"geometry"},
+    "dense_matching": {"matching", "models"},
+    "matcher": {"dense_matching", "matching", "models", "images", "geometry"},
+    "viz": {"geometry", "images", "matcher"},
+    "data": {"geometry", "models"},
+    "training": {"data", "losses", "models", "viz"},
+    "sfm": {"geometry", "images", "viz"},
+    "distributed": {"sfm"},
+    "evaluation": {"matcher", "matching", "sfm", "geometry", "images", "viz"},
+    "app": {"matcher", "models", "images", "samples", "viz"},
+}
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms of the package that a file imports anywhere, inside functions too."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"coam.{alias.name}" for alias in node.names]
+            modules |= set(inside) if node.module == "coam" else {node.module}
+    return {name.split(".")[1] for name in modules if name.startswith("coam.")}
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if room_of(path) == room]
+    assert files
+    allowed = MAY_IMPORT[room] | BELOW_EVERYTHING | {room}
+    too_much = {str(f.relative_to(PACKAGE)): sorted(imported_rooms(f) - allowed) for f in files}
+    assert {name: rooms for name, rooms in too_much.items() if rooms} == {}
+
+
+def test_no_room_is_called_utils() -> None:
+    names = {path.stem for path in PACKAGE.rglob("*.py")}
+    assert not names & {"utils", "util", "helpers", "helper", "common", "misc"}
