@@ -543,3 +543,47 @@ def test_global_descriptor_tells_places_apart(trained: Matcher) -> None:
     elsewhere = trained.global_descriptor(samples.motorcycle().left)
     assert np.linalg.norm(first) == pytest.approx(1.0, abs=1e-5)
     assert float(first @ second) > float(first @ elsewhere) + 0.02
+
+
+# ---- values that must be refused; each becomes an ordinary test when the matcher refuses it
+
+not_yet = pytest.mark.xfail(reason="the matcher does not check this yet", strict=False)
+
+
+@not_yet
+@pytest.mark.parametrize(
+    "keypoints", [np.zeros((2, 3)), [1, 2, 3], [[np.nan, 1.0]], [[500.0, 3.0]], "abc"], ids=str
+)
+def test_keypoints_that_are_no_points_of_the_photo(small: Matcher, keypoints: Any) -> None:
+    with pytest.raises((ConfigError, ImageError)):
+        small.match(noise(64, 96), noise(64, 96), keypoints0=keypoints)
+
+
+@not_yet
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ranking": "best"},
+        {"refinement": "finest"},
+        {"grid": 0},
+        {"grid": -3},
+        {"max_matches": -1},
+        {"resolution": "big"},
+        {"fine_radius": -1},
+        {"cached_images": 0},
+    ],
+    ids=str,
+)
+def test_option_values_that_do_not_exist(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        load_matcher(device="cpu", **options)
+
+
+@not_yet
+def test_a_photo_that_was_replaced_is_read_again(untrained: ModelFile, tmp_path: Path) -> None:
+    matcher, path = small_matcher(untrained), tmp_path / "a.png"
+    Image.fromarray(noise(64, 96)).save(path)
+    list(matcher.match_many([(path, path)]))
+    Image.fromarray(noise(80, 50, seed=1)).save(path)
+    (again,) = matcher.match_many([(path, path)])
+    assert again.size0 == (50, 80)
