@@ -1,0 +1,276 @@
+"""The loop: killed and resumed runs, what is refused, what is written, and two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+from coam.data.sample import PairSource
+from coam.errors import CoamError, ConfigError, DataError, WeightsError
+from coam.models.registry import DescriptorModel, load_model, save_model
+from coam.training import loop
+from coam.training.config import LossSpec, ModelSpec, OptimiserSpec, Recipe
+from coam.training.log import drop_lines_after, read_log
+from coam.training.loop import Outcome, build_start, check_batches, make_fabric
+from coam.training.run import inherited_card, run_recipe
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import tiny
+from coam.training.loop import make_fabric, train
+
+def kill(line):
+    if line["step"] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+root = Path(sys.argv[1])
+train(tiny.RECIPE, tiny.source(root), tiny.start(), Path(sys.argv[2]), make_fabric("cpu"), report=kill)
+"""
+
+TWO = """
+import sys
+from pathlib import Path
+from safetensors.torch import save_file
+import tiny
+from coam.training.loop import make_fabric, train
+
+root, folder = Path(sys.argv[1]), Path(sys.argv[2])
+fabric = make_fabric("cpu", 2)
+model = tiny.start()
+outcome = train(tiny.with_steps(3), tiny.source(root), model, folder, fabric, budget_seconds=600)
+assert outcome.step == 3 and outcome.first_process == (fabric.global_rank == 0)
+weights = {k: v.detach().clone() for k, v in model.named_parameters()}
+save_file(weights, folder / f"rank{fabric.global_rank}.safetensors")
+"""
+
+
+def train(
+    recipe: Recipe, source: PairSource, model: DescriptorModel, folder: Path, **options: Any
+) -> Outcome:
+    """On the CPU, where the tests' photos are."""
+    return loop.train(recipe, source, model, folder, make_fabric("cpu"), **options)
+
+
+def run_python(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of four steps that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the process that is killed
+    outcome = train(tiny.RECIPE, tiny.source(data), tiny.start(), folder)
+    torch.set_num_threads(threads)
+    assert (outcome.step, outcome.finished) == (4, True)
+    return folder
+
+
+def test_a_killed_and_resumed_run_ends_like_an_unbroken_one(
+    data: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    killed = run_python(script, data, tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [1, 2, 3]  # 3 was not saved
+    assert not (tmp_path / "model.safetensors").exists()
+    torch.set_num_threads(1)
+    outcome = train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path)
+    assert (outcome.step, outcome.finished) == (4, True)
+    for name in ("checkpoint.safetensors", "model.safetensors"):
+        tiny.assert_equal_files(tmp_path / name, unbroken / name)
+    lines, expected = read_log(tmp_path / "log.jsonl"), read_log(unbroken / "log.jsonl")
+    for line in (*lines, *expected):
+        del line["pairs_per_second"]
+    assert lines == expected  # step 3 once, with the same figures
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_stopped_at_any_step_ends_like_an_unbroken_one(
+    data: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    def stop(line: dict[str, float]) -> None:
+        if line["step"] == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path, report=stop)
+    train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path)
+    tiny.assert_equal_files(tmp_path / "checkpoint.safetensors", unbroken / "checkpoint.safetensors")
+
+
+def test_what_a_run_writes(unbroken: Path) -> None:
+    lines = [json.loads(text) for text in (unbroken / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        weighted = line["descriptor"] + 0.5 * line["coarse"] + 0.5 * line["fine"] + 0.2 * line["score"]
+        assert line["loss"] == pytest.approx(weighted, abs=1e-4)
+        assert 0 <= line["accuracy"] <= 1
+        assert line["pairs_per_second"] > 0
+    file = load_model(unbroken / "model.safetensors")
+    assert (file.name, file.card["recipe"], file.card["steps"]) == ("tiny", "tiny", 4)
+    stored = load_file(unbroken / "checkpoint.safetensors")
+    averaged = file.model.state_dict()["to_coarse.weight"]
+    assert torch.equal(averaged, stored["average.to_coarse.weight"].half().float())
+    assert not torch.equal(stored["average.to_coarse.weight"], stored["model.to_coarse.weight"])
+    assert not list(unbroken.glob("*.tmp"))
+
+
+def test_the_time_budget_stops_and_the_run_goes_on(data: Path, unbroken: Path, tmp_path: Path) -> None:
+    outcome = train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path, budget_seconds=0.0)
+    assert (outcome.step, outcome.finished) == (1, False)
+    assert load_model(tmp_path / "model.safetensors").card["steps"] == 1
+    train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path)
+    tiny.assert_equal_files(tmp_path / "checkpoint.safetensors", unbroken / "checkpoint.safetensors")
+
+
+def test_a_finished_run_is_not_trained_again(data: Path, unbroken: Path) -> None:
+    before = load_file(unbroken / "checkpoint.safetensors")
+    outcome = train(tiny.RECIPE, tiny.source(data), tiny.start(), unbroken)
+    assert (outcome.step, outcome.finished) == (4, True)
+    assert torch.equal(outcome.model.state_dict()["norm.weight"], before["average.norm.weight"])
+
+
+def refused(folder: Path, data: Path, recipe: object = tiny.RECIPE) -> str:
+    with pytest.raises(WeightsError) as caught:
+        train(recipe, tiny.source(data), tiny.start(), folder)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(data: Path, unbroken: Path) -> None:
+    other = replace(tiny.RECIPE, seed=6)
+    assert "made by another recipe" in refused(unbroken, data, other)
+
+
+def test_damaged_checkpoints_give_one_clear_line(data: Path, unbroken: Path, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    whole = (unbroken / "checkpoint.safetensors").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "is damaged" in refused(tmp_path, data)
+    path.write_bytes(b"")
+    assert "is damaged" in refused(tmp_path, data)
+    save_file({"weight": torch.zeros(2)}, path)
+    assert "not a checkpoint" in refused(tmp_path, data)
+    path.unlink()
+    path.mkdir()
+    assert "is damaged" in refused(tmp_path, data)
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(data: Path, unbroken: Path, tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(unbroken / "checkpoint.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(unbroken / "checkpoint.safetensors")
+    del tensors["average.norm.weight"]
+    save_file(tensors, tmp_path / "checkpoint.safetensors", metadata=metadata)
+    assert "does not fit the model" in refused(tmp_path, data)
+
+
+def test_an_older_checkpoint_without_new_fields_is_taken(data: Path, unbroken: Path, tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(unbroken / "checkpoint.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    recipe = json.loads(metadata["recipe"])
+    del recipe["optimiser"]["freeze_norm"]
+    tensors = load_file(unbroken / "checkpoint.safetensors")
+    path = tmp_path / "checkpoint.safetensors"
+    save_file(tensors, path, metadata={**metadata, "recipe": json.dumps(recipe)})
+    assert train(tiny.RECIPE, tiny.source(data), tiny.start(), tmp_path).step == 4
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(data: Path, tmp_path: Path) -> None:
+    wild = replace(tiny.with_steps(20), optimiser=OptimiserSpec(lr=1e30, warmup=1), log_every=100)
+    with pytest.raises(
+        CoamError, match=r"the loss is not finite at step \d+; try a lower learning rate"
+    ) as caught:
+        train(wild, tiny.source(data), tiny.start(), tmp_path)
+    assert "\n" not in str(caught.value)
+    if (tmp_path / "checkpoint.safetensors").exists():
+        stored = load_file(tmp_path / "checkpoint.safetensors")
+        assert all(torch.isfinite(value).all() for value in stored.values())
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["dual_softmax", "nce", "hinge"])
+def test_every_loss_trains(data: Path, tmp_path: Path, kind: str) -> None:
+    loss = LossSpec(kind=kind, score_target="confusions", points=64, fine_points=32, negatives=32)  # type: ignore[arg-type]
+    recipe = replace(tiny.with_steps(1), loss=loss)
+    model = tiny.start()
+    before = model.to_descriptor.weight.detach().clone()
+    train(recipe, tiny.source(data), model, tmp_path)
+    assert not torch.equal(model.to_descriptor.weight, before)
+    assert read_log(tmp_path / "log.jsonl")[0]["gradient"] > 0
+
+
+def test_a_fine_tuned_model_keeps_the_card_of_its_start(data: Path, tmp_path: Path) -> None:
+    path = save_model(tiny.start(), tmp_path / "start.safetensors", "start", {"pair_score": {"bias": 1.5}})
+    recipe = replace(tiny.with_steps(1), model=ModelSpec(start=str(path)))
+    file = build_start(recipe, data)
+    outcome = run_recipe(recipe, data, tmp_path / "run", device="cpu")
+    assert outcome.step == 1
+    card = load_model(tmp_path / "run" / "model.safetensors").card
+    assert card["pair_score"] == {"bias": 1.5}
+    assert card["fine_tuned"]["from"] == "start"
+    assert card["fine_tuned"]["sha256"] == file.sha256
+    assert inherited_card(replace(file, trained=False)) == {}
+
+
+def test_missing_data_is_named(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere: no such folder"):
+        run_recipe(tiny.RECIPE, tmp_path / "nowhere", tmp_path / "run", device="cpu")
+    with pytest.raises(DataError, match=r"photos: not there \(source 'plane' of recipe 'tiny'\)"):
+        run_recipe(tiny.RECIPE, tmp_path, tmp_path / "run", device="cpu")
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(DataError, match="cannot be made a folder"):
+        run_recipe(tiny.RECIPE, data, tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="cannot train on 'tpu'"):
+        run_recipe(tiny.RECIPE, data, tmp_path / "run2", device="tpu")
+
+
+def test_batches_must_be_shared_equally() -> None:
+    check_batches(tiny.RECIPE, 2)
+    with pytest.raises(ConfigError, match="a batch of 2 pairs cannot be shared by 3 processes"):
+        check_batches(tiny.RECIPE, 3)
+
+
+def test_log_lines_of_steps_that_are_taken_again_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1.0}\n{"step": 2.0}\n{"step": 3.0}\n{"ste')  # the last line was cut by a kill
+    drop_lines_after(path, 2)
+    assert path.read_text() == '{"step": 1.0}\n{"step": 2.0}\n'
+    drop_lines_after(tmp_path / "none.jsonl", 2)
+
+
+@pytest.mark.slow
+def test_two_processes_end_with_equal_weights(data: Path, tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    done = run_python(script, data, tmp_path)  # Fabric starts the file again for the second process
+    assert done.returncode == 0, done.stderr
+    tiny.assert_equal_files(tmp_path / "rank0.safetensors", tmp_path / "rank1.safetensors")
+    trained = load_file(tmp_path / "rank0.safetensors")
+    assert not torch.equal(trained["to_coarse.weight"], tiny.start().to_coarse.weight)
+    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [1, 2, 3]
