@@ -6,12 +6,14 @@ Everything here is in pixels of the resized photos; `coam.matcher` maps them bac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from coam.errors import ConfigError
 from coam.matching import (
+    RefinedPoints,
     dual_softmax_nearest,
     fold_score,
     grid_points,
@@ -31,6 +33,8 @@ SHARP_SPREAD = (
 )
 CROWDING_CELLS = 16  # along the long side of photo 0
 MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is nothing to gain
+
+LOWEST_INTEGERS = {"resolution": 32, "grid": 1, "max_matches": 0, "fine_radius": 0, "cached_images": 1}
 
 Ranking = Literal["dual_softmax", "paper"]
 Refinement = Literal["fine", "quadratic", "paper", "none"]
@@ -58,6 +62,21 @@ class MatcherConfig:
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     rotations: bool = False  # also try photo 1 turned by 90, 180 and 270 degrees
     cached_images: int = 24  # how many encoded photos `match_many` keeps
+
+    def __post_init__(self) -> None:
+        for name, lowest in LOWEST_INTEGERS.items():
+            value = getattr(self, name)
+            if value is None and name == "grid":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise ConfigError(f"{name} must be a whole number of at least {lowest}, not {value!r}")
+        for name in ("min_score", "min_distinctiveness", "crowding"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ConfigError(f"{name} must lie between 0 and 1, not {value!r}")
+        for name, choices in (("ranking", get_args(Ranking)), ("refinement", get_args(Refinement))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
 
 
 PRESETS: dict[str, MatcherConfig] = {
@@ -169,24 +188,29 @@ class DenseMatching:
         if self.config.refinement == "none" or len(index1) == 0:
             return positions1[index1], torch.ones(len(index1), device=dense1.descriptors.device)
         if self.config.refinement == "fine":
-            assert dense0.fine is not None
-            assert dense1.fine is not None
-            fine = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
-            temperature = float(fine.shape[1]) ** 0.5  # as in training
-            refined = refine_softargmax(
-                fine,
-                dense1.fine[0],
-                positions1[index1],
-                dense1.fine_stride,
-                self.config.fine_radius,
-                temperature,
-            )
-            return refined.points, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
+            refined = self._seek(dense0, dense1, points0, positions1[index1])
+            # Look back from there: half of the distance by which the starting point is missed is the error of
+            # each way, because both make about the same one.
+            back = self._seek(dense1, dense0, refined.points, points0)
+            points1 = refined.points - (back.points - points0) / 2
+            return points1, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
         columns, rows = self._grid_shape(dense1)
         descriptors1, _ = self._on_grid(dense1, positions1)
         refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
         points1 = refine(queries, descriptors1, index1, columns, rows, positions1).points
         return points1, torch.ones(len(points1), device=dense1.descriptors.device)
+
+    def _seek(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, near1: Tensor
+    ) -> RefinedPoints:
+        """Where the fine features of points0 (K, 2) are found around near1 (K, 2)."""
+        assert dense0.fine is not None
+        assert dense1.fine is not None
+        query = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
+        temperature = float(query.shape[1]) ** 0.5  # as in training
+        return refine_softargmax(
+            query, dense1.fine[0], near1, dense1.fine_stride, self.config.fine_radius, temperature
+        )
 
     def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:
         if self.config.grid is not None:

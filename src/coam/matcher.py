@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -79,7 +80,7 @@ class Matcher:
         start = time.perf_counter()
         a, b = self.prepare(image0), self.prepare(image1)
         if keypoints0 is not None:
-            wanted = np.asarray(keypoints0, dtype=np.float32).reshape(-1, 2)
+            wanted = _checked_keypoints(keypoints0, a.image.size)
             matches = self._match_keypoints(a, b, self._decode(a.encoded, b.encoded), wanted)
         else:
             matches = self._match_prepared(a, b)
@@ -116,7 +117,7 @@ class Matcher:
         """Attention, similarity and distinctiveness maps for one point (x, y) of photo 0."""
         a, b = self.prepare(image0), self.prepare(image1)
         width, height = a.image.size
-        if not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
+        if len(point) != 2 or not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
             raise ImageError(f"the point {point} lies outside photo 0, which is {width} x {height}")
         dense0, dense1 = self._decode(a.encoded, b.encoded)
         inside = resize_points(
@@ -150,7 +151,8 @@ class Matcher:
     def _cached(self, source: ImageLike) -> PreparedImage:
         if not isinstance(source, str | Path):
             return self.prepare(source)
-        key = str(source)
+        status = os.stat(source) if os.path.exists(source) else None  # a replaced photo is another photo
+        key = f"{source}:{status.st_mtime_ns}:{status.st_size}" if status else str(source)
         if key not in self._cache:
             self._cache[key] = self.prepare(source)
             while len(self._cache) > self.config.cached_images:
@@ -266,6 +268,22 @@ def _to_original(points: Tensor, prepared: PreparedImage) -> FloatArray:
     return clipped
 
 
+def _checked_keypoints(keypoints: npt.ArrayLike, size: tuple[int, int]) -> FloatArray:
+    """Keypoints as (N, 2) float32, all inside a photo of `size` (width, height)."""
+    try:
+        points = np.asarray(keypoints, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError("keypoints0 must be numbers of shape (N, 2)") from error
+    if points.size == 0:
+        points = points.reshape(0, 2)
+    if points.ndim != 2 or points.shape[1] != 2:
+        raise ConfigError(f"keypoints0 must have shape (N, 2), not {points.shape}")
+    last = np.asarray(size, dtype=np.float32) - 0.5
+    if not np.isfinite(points).all() or (points < -0.5).any() or (points > last).any():
+        raise ConfigError(f"keypoints0 must lie inside photo 0, which is {size[0]} x {size[1]}")
+    return points
+
+
 def _numpy(tensor: Tensor) -> FloatArray:
     return tensor.detach().float().cpu().numpy()
 
@@ -278,7 +296,7 @@ def _geometric_support(matches: Matches) -> float:
 
     best = matches.top(1000)
     _, inliers = cv2.findFundamentalMat(
-        best.points0, best.points1, cv2.USAC_MAGSAC, 2.0 * best.size1[0] / 640, 0.999, 1000
+        best.points0, best.points1, cv2.USAC_MAGSAC, 2.0 * max(best.size1) / 640, 0.999, 1000
     )
     return 0.0 if inliers is None else float(best.scores[inliers.ravel() > 0].sum())
 
@@ -289,7 +307,7 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
         try:
             chosen = torch.device(device)
             torch.empty(0, device=chosen)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(
                 f"device {device!s} cannot be used here ({reason}); try device='cpu'"
