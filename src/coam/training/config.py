@@ -96,6 +96,9 @@ class Recipe:
     styles: str | None = None  # folder of style photos
     adain: str | None = None  # AdaIN weights (.safetensors) for `stylize`
     bank_side: int = 512  # pixels at which photos are kept on the device
+    max_groups: int | None = (
+        None  # of each folder of photos at most so many, evenly chosen (1.4 MB per photo)
+    )
     seed: int = 0
     log_every: int = 25  # steps
     save_every: int = 500  # steps

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -74,8 +75,8 @@ def finetune_photos(
     """
     began = time.monotonic()
     photos = _checked_folders(photos, folder)
-    count = len(list_photos(photos))
     recipe, planned = _starting_recipe(photos, folder, start)
+    count = min(len(list_photos(photos)), recipe.max_groups or sys.maxsize)
     file = build_start(recipe, photos)
     fabric = make_fabric(device)
     recipe = recipe if planned else _for_device(recipe, fabric.device)

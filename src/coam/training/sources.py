@@ -71,12 +71,20 @@ def _bank(
     parts, owner = [], []
     for path, spec in {spec.path: spec for spec in specs}.items():
         groups = aligned_groups(root / path) if spec.aligned else single_groups(root / path)
+        groups = evenly_chosen(groups, recipe.max_groups)
         part = load_part(groups, recipe.bank_side, device, spec.tolerance, spec.light)
         if spec.stylize > 0:
             part = add_styled_copies(part, spec.stylize, recipe, root)
         parts.append(part)
         owner += [path] * len(part.groups)
     return pack_bank(parts), owner
+
+
+def evenly_chosen(groups: list[list[Path]], most: int | None) -> list[list[Path]]:
+    """At most `most` groups, spread over the whole list."""
+    if most is None or len(groups) <= most:
+        return groups
+    return [groups[i * len(groups) // most] for i in range(most)]
 
 
 def _world_config(specs: list[SourceSpec]) -> WorldConfig:
