@@ -25,6 +25,8 @@ from coam.training.log import drop_lines_after, read_log
 from coam.training.loop import Outcome, build_start, check_batches, make_fabric
 from coam.training.run import inherited_card, run_recipe
 
+CARD = {"recipe": "first", "steps": 9000, "pair_score": {"bias": 1.5}}
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -226,15 +228,18 @@ def test_every_loss_trains(data: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_fine_tuned_model_keeps_the_card_of_its_start(data: Path, tmp_path: Path) -> None:
-    path = save_model(tiny.start(), tmp_path / "start.safetensors", "start", {"pair_score": {"bias": 1.5}})
+    path = save_model(tiny.start(), tmp_path / "start.safetensors", "start", CARD)
     recipe = replace(tiny.with_steps(1), model=ModelSpec(start=str(path)))
     file = build_start(recipe, data)
     outcome = run_recipe(recipe, data, tmp_path / "run", device="cpu")
     assert outcome.step == 1
     card = load_model(tmp_path / "run" / "model.safetensors").card
-    assert card["pair_score"] == {"bias": 1.5}
-    assert card["fine_tuned"]["from"] == "start"
-    assert card["fine_tuned"]["sha256"] == file.sha256
+    assert {key: card[key] for key in CARD} == CARD
+    tuned = card["fine_tuned"]
+    assert (tuned["from"], tuned["sha256"]) == ("start", file.sha256)
+    assert (tuned["recipe"], tuned["steps"]) == ("tiny", 1)
+    again = inherited_card(load_model(tmp_path / "run" / "model.safetensors"))
+    assert again["fine_tuned"]["earlier"] == tuned
     assert inherited_card(replace(file, trained=False)) == {}
 
 

@@ -95,6 +95,7 @@ def test_photos_fine_tune_a_model_that_match_takes(
     assert 0 <= summary["right_before"] <= 1
     file = load_model(summary["model"])
     assert file.card["pair_score"] == PAIR_SCORE
+    assert file.name == "small+finetune-photos"
     assert file.card["fine_tuned"]["from"] == "small"
     assert file.card["fine_tuned"]["photos"] == 3
     photos = sorted((data / "photos").iterdir())

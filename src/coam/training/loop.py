@@ -117,11 +117,20 @@ def train(
 
     averaged = build_model_like(model, average)
     if fabric.is_global_zero:
-        provenance = {"recipe": recipe.name, "steps": step}
-        save_model(averaged, folder / MODEL, recipe.name, {**(card or {}), **provenance})
+        name, full_card = describe(recipe, step, card or {})
+        save_model(averaged, folder / MODEL, name, full_card)
     fabric.barrier()
     seconds = time.monotonic() - start_time
     return Outcome(averaged, step, step >= recipe.steps, seconds, fabric.is_global_zero)
+
+
+def describe(recipe: Recipe, step: int, card: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and card of the model's file; what fine-tuning did stands beside what its start's card says."""
+    provenance = {"recipe": recipe.name, "steps": step}
+    if "fine_tuned" not in card:
+        return recipe.name, {**card, **provenance}
+    tuned = {**card["fine_tuned"], **provenance}
+    return f"{tuned['from']}+{recipe.name}", {**card, "fine_tuned": tuned}
 
 
 def make_fabric(device: str = "auto", devices: int = 1) -> Any:

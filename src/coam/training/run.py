@@ -12,7 +12,7 @@ import torch
 from coam.errors import DataError
 from coam.models.registry import ModelFile
 from coam.training.config import Recipe, load_recipe
-from coam.training.loop import Outcome, Report, build_start, make_fabric, train
+from coam.training.loop import Outcome, Report, build_start, check_batches, make_fabric, train
 from coam.training.sources import build_mixture
 
 
@@ -30,6 +30,7 @@ def run_recipe(
         recipe = load_recipe(recipe)
     if not data.is_dir():
         raise DataError(f"{data}: no such folder; --data names the one that holds the recipe's sources")
+    check_batches(recipe, devices)  # before the other processes are started
     start = build_start(recipe, data)
     fabric = make_fabric(device, devices)
     source = build_mixture(recipe, data, fabric.device)
@@ -40,8 +41,11 @@ def inherited_card(start: ModelFile) -> dict[str, Any]:
     """What a fine-tuned model's file says of its start: its whole card, and which file it was."""
     if not start.trained:
         return {}
-    note = "all that is not said under fine_tuned is of the start model, its pair_score too"
-    return {**start.card, "fine_tuned": {"from": start.name, "sha256": start.sha256, "note": note}}
+    note = "all that is not said here is of the model it started from, the calibration of its pair_score too"
+    tuned = {"from": start.name, "sha256": start.sha256, "note": note}
+    if "fine_tuned" in start.card:
+        tuned["earlier"] = start.card["fine_tuned"]
+    return {**start.card, "fine_tuned": tuned}
 
 
 def print_line(line: dict[str, float]) -> None:
