@@ -255,6 +255,13 @@ def test_missing_data_is_named(data: Path, tmp_path: Path) -> None:
         run_recipe(tiny.RECIPE, data, tmp_path / "run2", device="tpu")
 
 
+def test_a_checkpoint_that_cannot_be_written_gives_one_line(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.safetensors.tmp").mkdir()  # stands in its way as a full disk would
+    with pytest.raises(DataError, match="cannot be written") as caught:
+        train(tiny.with_steps(1), tiny.source(data), tiny.start(), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_batches_must_be_shared_equally() -> None:
     check_batches(tiny.RECIPE, 2)
     with pytest.raises(ConfigError, match="a batch of 2 pairs cannot be shared by 3 processes"):

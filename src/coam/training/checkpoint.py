@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from coam.errors import ConfigError, WeightsError
+from coam.errors import ConfigError, DataError, WeightsError
 from coam.training.config import Recipe, from_mapping
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -34,8 +34,12 @@ def save_checkpoint(
     tensors = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
     metadata = {"step": str(step), "recipe": json.dumps(dataclasses.asdict(recipe))}
     temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary, metadata=metadata)
-    temporary.replace(path)
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.replace(path)
+    except (SafetensorError, OSError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"{path}: cannot be written ({reason}); free some space and train again") from error
 
 
 def load_checkpoint(
