@@ -23,7 +23,7 @@ def test_absolute_error_by_hand_and_blind_to_the_target() -> None:
     score = torch.tensor([[0.2, 0.9, 0.5]], requires_grad=True)
     target = torch.tensor([[0.5, 0.5, 0.0]], requires_grad=True)
     loss = dist.absolute_error(score, target, torch.tensor([[True, True, False]]))
-    assert float(loss) == pytest.approx(0.35)
+    assert loss.item() == pytest.approx(0.35)
     loss.backward()
     assert target.grad is None
     assert score.grad is not None
