@@ -7,25 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from simple_matchers import save, textured
 
 from coam.evaluation.pairs import EvaluationPair
-from coam.types import Matches
-
-
-def textured(seed: int = 0, size: tuple[int, int] = (160, 120)) -> np.ndarray:
-    """Blobs of several sizes (H, W, 3): something for SIFT to hold on to."""
-    generator = np.random.default_rng(seed)
-    picture = np.zeros((size[1], size[0]))
-    for cells in (6, 12, 24, 48):
-        coarse = Image.fromarray(generator.integers(0, 256, (cells, cells), dtype=np.uint8))
-        picture += np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.float64) / 4
-    return np.repeat(picture.astype(np.uint8)[..., None], 3, axis=2)
-
-
-def save(path: Path, picture: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture).save(path)
 
 
 @pytest.fixture
@@ -43,39 +27,6 @@ def hpatches_root(tmp_path: Path) -> Path:
         save(root / "v_two" / f"{k}.png", large[10:130, 10 + k : 170 + k])
         (root / "v_two" / f"H_1_{k}").write_text(f"1.0 0.0 {-k}\n0.0 1.0 0.0\n0.0 0.0 1.0\n")
     return root
-
-
-class CountingMatcher:
-    """Gives identity matches and writes down what it read, like a matcher that encodes photos once."""
-
-    def __init__(self, cache_size: int = 8) -> None:
-        self.encoded: list[Path] = []
-        self.matched: list[tuple[Path, Path]] = []
-        self.cache: list[Path] = []
-        self.cache_size = cache_size
-
-    def match_many(self, pairs):
-        for pair in pairs:
-            for path in pair:
-                if path not in self.cache:
-                    self.encoded.append(path)
-                    self.cache = [*self.cache, path][-self.cache_size :]
-            self.matched.append(pair)
-            yield identity_matches(*pair)
-
-
-def identity_matches(path0: Path, path1: Path) -> Matches:
-    """Fifty points matched to themselves."""
-    points = np.random.default_rng(0).uniform(5, 100, (50, 2)).astype(np.float32)
-    with Image.open(path0) as first, Image.open(path1) as second:
-        sizes = first.size, second.size
-    none = np.full(50, -1, dtype=np.int64)
-    return Matches(points, points.copy(), np.linspace(1, 0, 50, dtype=np.float32), none, none, *sizes)
-
-
-def plugged_in(path0: Path, path1: Path) -> Matches:
-    """What a user would write for --matcher conftest:plugged_in."""
-    return identity_matches(path0, path1)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_another_matcher_in_the_same_folder_is_refused(invoke, hpatches_root: Pa
 
 
 def test_a_plugged_in_matcher_runs_from_the_command_line(invoke, hpatches_root: Path, tmp_path: Path) -> None:
-    tables = evaluate(invoke, hpatches_root, tmp_path / "out", "conftest:plugged_in")
+    tables = evaluate(invoke, hpatches_root, tmp_path / "out", "simple_matchers:plugged_in")
     assert tables["illumination"]["MMA@1"]["value"] == 1.0
     assert tables["viewpoint"]["MMA@1"]["value"] == 0.0
     assert tables["viewpoint"]["MMA@3"]["value"] == 1.0  # shifts of 2 and 3 px
@@ -118,7 +118,7 @@ def test_limit_and_default_folder(invoke, hpatches_root: Path, tmp_path: Path, m
 
 
 def test_measure_needs_no_files(hpatches_root: Path) -> None:
-    from conftest import plugged_in
+    from simple_matchers import plugged_in
 
     from coam.evaluation.benchmarks import HPATCHES
     from coam.evaluation.hpatches import load_hpatches
@@ -159,7 +159,7 @@ def test_other_commands_run(invoke, hpatches_root: Path, tmp_path: Path) -> None
 
 def test_compare_two_matchers(invoke, hpatches_root: Path, tmp_path: Path) -> None:
     evaluate(invoke, hpatches_root, tmp_path / "a")
-    evaluate(invoke, hpatches_root, tmp_path / "b", "conftest:plugged_in")
+    evaluate(invoke, hpatches_root, tmp_path / "b", "simple_matchers:plugged_in")
     result = invoke("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c")
     assert "A = sift, B = plugged_in, 7 shared pairs" in result.stdout
     comparison = compare_reports(tmp_path / "a", tmp_path / "b")

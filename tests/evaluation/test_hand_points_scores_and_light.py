@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import save, textured
+from simple_matchers import save, textured
 
 from coam.errors import ConfigError, DataError
 from coam.evaluation.invariance import (

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import identity_matches, save, textured
+from simple_matchers import identity_matches, save, textured
 
 from coam.errors import DataError
 from coam.evaluation.hpatches import D2NET_LEFT_OUT, FIGURES, load_hpatches, score_hpatches

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CountingMatcher, save, textured
+from simple_matchers import CountingMatcher, save, textured
 
 from coam.errors import ConfigError, WeightsError
 from coam.evaluation.baselines import FeatureMatcher, Features, two_nearest
@@ -97,7 +97,7 @@ def test_our_matcher_carries_settings_and_hash() -> None:
 
 
 def test_your_own_function_can_be_plugged_in(hpatches_root: Path) -> None:
-    spec = find_matcher("conftest:plugged_in")
+    spec = find_matcher("simple_matchers:plugged_in")
     pair = load_hpatches(hpatches_root)[0]
     (matches,) = spec.create().match_many([(pair.image0, pair.image1)])
     assert len(matches) == 50
@@ -105,14 +105,14 @@ def test_your_own_function_can_be_plugged_in(hpatches_root: Path) -> None:
 
 
 def test_your_own_class_can_be_plugged_in() -> None:
-    assert isinstance(find_matcher("conftest:CountingMatcher").create(), CountingMatcher)
+    assert isinstance(find_matcher("simple_matchers:CountingMatcher").create(), CountingMatcher)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("no_such_package:f", "cannot import no_such_package"),
-        ("conftest:nothing", "has no 'nothing'"),
+        ("simple_matchers:nothing", "has no 'nothing'"),
         ("json:dumps", "takes 1 arguments"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import save
+from simple_matchers import save
 
 from coam.errors import DataError
 from coam.evaluation.megadepth import load_megadepth

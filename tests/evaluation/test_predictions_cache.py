@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from conftest import CountingMatcher, save
+from simple_matchers import CountingMatcher, save
 
 from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers import MatcherSpec
@@ -144,7 +144,7 @@ def test_sigkill_in_the_middle_loses_nothing_that_was_finished(make_pairs, tmp_p
             import sys, time
             from pathlib import Path
             sys.path.insert(0, {str(Path(__file__).parent)!r})
-            from conftest import CountingMatcher
+            from simple_matchers import CountingMatcher
             from coam.evaluation.matchers import MatcherSpec
             from coam.evaluation.pairs import EvaluationPair
             from coam.evaluation.predictions import PredictionStore, predict

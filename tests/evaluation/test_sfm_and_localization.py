@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import save, textured
+from simple_matchers import save, textured
 
 from coam.errors import DataError
 from coam.evaluation.localization import aligned_errors, load_aachen, load_localization, localization_recall
