@@ -14,7 +14,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-browser lint bench train-smoke clean
+.PHONY: docs-figures help demo test test-slow test-browser lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -42,7 +42,9 @@ bench: $(VENV)/.dev ## time and peak memory of encoding, decoding and matching
 train-smoke: $(VENV)/.dev ## train a tiny network on the bundled photos (CPU, a minute); the loss must fall
 	@$(PYTEST) -m slow -s tests/training/test_train_smoke.py
 
-# ablation and docs-figures join here together with what they run.
+
+docs-figures: $(VENV)/.dev ## make every picture of README and docs again
+	@$(BIN)/python tools/make_figures.py $(ARGS)
 
 clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -118,7 +118,7 @@ class Engine:
     def match(self, matcher: Matcher, photo0: PreparedImage, photo1: PreparedImage) -> Matches:
         """Matches of two encoded photos."""
         with self._lock:
-            return matcher.match(photo0, photo1)  # type: ignore[arg-type]
+            return matcher.match(photo0, photo1)
 
     def explain(
         self, matcher: Matcher, photo0: PreparedImage, photo1: PreparedImage, point: tuple[float, float]

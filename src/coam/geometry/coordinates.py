@@ -26,7 +26,7 @@ def _like(values: tuple[float, float], points: Points) -> Points:
 
 
 def resize_points(points: Points, scale: tuple[float, float]) -> Points:
-    """Where `points` land when their image is resized by `scale` = (new width / width, new height / height)."""
+    """Where `points` land when their image is resized by `scale` = (new / old width, new / old height)."""
     return (points + 0.5) * _like(scale, points) - 0.5
 
 

@@ -22,8 +22,8 @@ def rank_within(bins: Tensor, score: Tensor) -> Tensor:
 def choose_spread(points: Tensor, score: Tensor, count: int, cell: float, crowding: float) -> Tensor:
     """Indices (at most `count`,) of the best entries, best score first.
 
-    points (N, 2) fall into square cells of side `cell`; the n-th best entry of a cell counts crowding^n of its
-    score when it is decided who is chosen. With crowding = 1 these are simply the best.
+    points (N, 2) fall into square cells of side `cell`; the n-th best entry of a cell counts crowding^n of
+    its score when it is decided who is chosen. With crowding = 1 these are simply the best.
     """
     columns = (points[:, 0] / cell).floor().long()
     rows = (points[:, 1] / cell).floor().long()
