@@ -32,7 +32,7 @@ def shipped():
     from coam.matcher import load_matcher
 
     try:
-        matcher = load_matcher(max_matches=4096)
+        matcher = load_matcher(max_matches=4096, resolution=640)  # the size of the pictures
     except CoamError as error:
         pytest.skip(str(error))
     if not matcher.file.trained:
@@ -66,7 +66,7 @@ def scene_size(yard):
 @pytest.mark.slow
 def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_path):
     photos = copy([*yard.day, *yard.night], tmp_path / "photos")
-    options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
+    options = SfmOptions(tracks="merged", cameras=CameraChoice(sharing="all"))
     summary = run_sfm(photos, tmp_path / "model", shipped, options)
     assert summary["registered_images"] == 16, summary["not_registered"]
     assert summary["mean_reprojection_error"] < 1.0
@@ -78,7 +78,7 @@ def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_pat
 
 @pytest.mark.slow
 def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path):
-    options = SfmOptions(tracks="refined", cameras=CameraChoice(sharing="all"))
+    options = SfmOptions(tracks="merged", cameras=CameraChoice(sharing="all"))
     run_sfm(copy(yard.day, tmp_path / "day"), tmp_path / "model", shipped, options)
     located = localize(tmp_path / "model", copy(yard.night, tmp_path / "night"), shipped)
     assert [location.reason for location in located] == [""] * 4

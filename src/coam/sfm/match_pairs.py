@@ -154,7 +154,7 @@ def matcher_key(matcher: Any) -> str:
         return str(matcher.fingerprint)
     config = getattr(matcher, "config", None)
     if config is not None:
-        config = replace(config, cached_images=0)  # changes speed, not matches
+        config = replace(config, cached_images=1)  # changes speed, not matches
     return f"{type(matcher).__name__} {weights_digest(matcher)} {config}"
 
 
