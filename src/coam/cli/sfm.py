@@ -34,7 +34,9 @@ def sfm(
     neighbours: Annotated[
         int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
     ] = 20,
-    tracks: Annotated[str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined (slow).")] = "merged",
+    tracks: Annotated[
+        str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined (slow).")
+    ] = "merged",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
     cameras: Annotated[
         Path | None,
