@@ -582,3 +582,29 @@ def test_a_photo_that_was_replaced_is_read_again(untrained: ModelFile, tmp_path:
     Image.fromarray(noise(80, 50, seed=1)).save(path)
     (again,) = matcher.match_many([(path, path)])
     assert again.size0 == (50, 80)
+
+
+# ---- what the overlap says
+
+
+def test_flat_pictures_are_no_evidence_of_the_same_place() -> None:
+    flat = np.full((96, 128, 3), 128, np.uint8)
+    matches = load_matcher(device="cpu", resolution=256).match(flat, flat)
+    assert len(matches) == 0
+    assert matches.overlap == 0.0
+
+
+def test_keypoints_do_not_go_with_the_rotation_search() -> None:
+    matcher = load_matcher(device="cpu", resolution=64, rotations=True)
+    with pytest.raises(ConfigError, match="rotations"):
+        matcher.match(noise(64, 96), noise(64, 96), keypoints0=[[1.0, 1.0]])
+
+
+def test_the_best_of_four_turns_is_judged_more_strictly() -> None:
+    photo = np.asarray(Image.open(coam.samples.courtyard().day[3]).convert("RGB"))[:240, :320]
+    upright = load_matcher(device="cpu", resolution=192).match(photo, photo)
+    searched = load_matcher(device="cpu", resolution=192, rotations=True).match(photo, photo)
+    assert searched.meta["quarter_turns"] == 0
+    odds = upright.overlap / (1 - upright.overlap)
+    assert searched.overlap == pytest.approx(odds / (odds + 4), abs=1e-6)
+    assert searched.overlap > 0.9

@@ -42,7 +42,7 @@ class Explanation:
     image0: npt.NDArray[np.uint8]  # (H, W, 3)
     image1: npt.NDArray[np.uint8]
     point: tuple[float, float]  # in photo 0
-    best: tuple[float, float]  # the best answer in photo 1
+    best: tuple[float, float]  # the answer in photo 1: most similar descriptor, whatever its distinctiveness
     similarity: FloatArray  # (h, w) c_kl of the point over photo 1
     attention: dict[str, FloatArray]  # by level, (h, w) over photo 1, sums to 1
     distinctiveness0: FloatArray  # (h, w) over photo 0
@@ -79,6 +79,8 @@ class Matcher:
         """
         start = time.perf_counter()
         a, b = self.prepare(image0), self.prepare(image1)
+        if keypoints0 is not None and self.config.rotations:
+            raise ConfigError("keypoints0 and rotations do not go together; turn the photo yourself")
         if keypoints0 is not None:
             wanted = _checked_keypoints(keypoints0, a.image.size)
             matches = self._match_keypoints(a, b, self._decode(a.encoded, b.encoded), wanted)
@@ -181,7 +183,8 @@ class Matcher:
             turned.append((self._match_turned(a, b, encoded, turns), turns))
         best, turns = max(turned, key=lambda entry: _geometric_support(entry[0]))
         best.meta["quarter_turns"] = turns
-        return best
+        # The best of four tries looks better than one try: its odds count a quarter.
+        return replace(best, overlap=best.overlap / (best.overlap + 4 * (1 - best.overlap)))
 
     def _match_turned(
         self, a: PreparedImage, b: PreparedImage, encoded_b: EncodedImage, turns: int
@@ -226,6 +229,8 @@ class Matcher:
     def _to_matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
         calibration = self.file.card.get("pair_score") if self.config.ranking == "dual_softmax" else None
         overlap = overlap_probability(found.statistics, calibration) if found.statistics else float("nan")
+        if found.statistics and len(found.score) == 0:
+            overlap = 0.0  # not one match is no evidence, whatever the statistics of rejected ones say
         return Matches(
             points0=_to_original(found.points0, a),
             points1=_to_original(found.points1, b),
@@ -262,7 +267,8 @@ class Matcher:
 def _to_original(points: Tensor, prepared: PreparedImage) -> FloatArray:
     """Resized pixels (K, 2) to original ones, kept inside the photo."""
     scale = prepared.resized.scale
-    original = _numpy(resize_points(points.double(), (1 / scale[0], 1 / scale[1])).float())
+    exact = points.cpu().double()  # on the CPU: not every device has double precision
+    original = _numpy(resize_points(exact, (1 / scale[0], 1 / scale[1])))
     width, height = prepared.image.size
     clipped: FloatArray = np.clip(original, 0, np.asarray([width - 1, height - 1], dtype=np.float32))
     return clipped

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from coam.data.photometric import change_light
-from coam.data.sample import PairBatch, PairSource, concatenate
+from coam.data.sample import PairBatch, PairSource, concatenate, is_recordable
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Mixture:
     def __init__(self, ingredients: Sequence[Ingredient], wrong_pairs: float = 0.0) -> None:
         self.ingredients = list(ingredients)
         self.wrong_pairs = wrong_pairs
+        self.recordable = all(is_recordable(ingredient.source) for ingredient in self.ingredients)
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
         """See `PairSource`."""

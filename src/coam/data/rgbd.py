@@ -38,6 +38,8 @@ DEFAULT_CHOICE = RgbdChoice()
 class RgbdPairs:
     """`PairSource` from packed RGB-D frames (all of one size); photos and depth stay on `device`."""
 
+    recordable = True
+
     def __init__(
         self,
         packed: PackedRgbd | str | Path,

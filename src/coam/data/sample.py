@@ -36,9 +36,15 @@ class PairSource(Protocol):
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
         """`batch_size` pairs of `size` x `size` images with `points` points each.
 
-        All randomness comes from `generator` (on the source's device); nothing waits for that device.
+        All randomness comes from `generator` (on the source's device). A source in which nothing waits for
+        the device says so by an attribute `recordable = True`; only then a CUDA graph can hold it.
         """
         ...
+
+
+def is_recordable(source: PairSource) -> bool:
+    """Whether a CUDA graph can hold the making of a batch."""
+    return bool(getattr(source, "recordable", False))
 
 
 def concatenate(batches: list[PairBatch]) -> PairBatch:

@@ -50,6 +50,8 @@ DEFAULT_CHOICE = PairChoice()
 class TrackPairs:
     """`PairSource` from packed tracks; photos stay on `device` as uint8."""
 
+    recordable = True
+
     def __init__(
         self,
         packed: PackedTracks | str | Path,

@@ -57,6 +57,8 @@ class World:
 class WorldPairs:
     """A `PairSource` of rendered worlds; `weight` (G,) says how often each group of the bank is chosen."""
 
+    recordable = True
+
     def __init__(
         self, bank: PhotoBank, config: WorldConfig | None = None, weight: Tensor | None = None
     ) -> None:

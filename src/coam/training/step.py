@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coam.data.sample import PairSource
+from coam.data.sample import PairSource, is_recordable
 from coam.models.registry import DescriptorModel
 from coam.training.config import OptimiserSpec, Phase, Recipe
 from coam.training.objective import Objective
@@ -74,7 +74,7 @@ class Step:
             else torch.Generator(device=device)
         )
         self.keep = torch.ones((), device=device)  # share of the average that is kept
-        self.use_graph = device.type == "cuda" and fabric.world_size == 1
+        self.use_graph = device.type == "cuda" and fabric.world_size == 1 and is_recordable(source)
         self.phase: Phase | None = None
         self.graph: Any = None
         self.eager_left = 0
