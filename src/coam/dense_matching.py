@@ -50,7 +50,7 @@ class MatcherConfig:
         None  # G x G positions; None: every cell of the model's descriptor map (at least 4 pixels apart)
     )
     max_matches: int = 2048  # the best so many are kept
-    min_score: float = 0.01  # matches below it are left out; above 0.1 nine of ten are right
+    min_score: float = 0.001  # matches below it are left out; on hard pairs weak ones are still worth having
     min_distinctiveness: float = (
         0.02  # positions below it (sky, water, what only one photo shows) are not compared
     )
