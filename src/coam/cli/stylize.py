@@ -1,0 +1,105 @@
+"""`coam stylize VIEW STYLE`: the picture VIEW shows, in the light and colours of STYLE."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coam.cli.outputs import PICTURES, check_outputs
+
+if TYPE_CHECKING:
+    from coam.stylization import Stylized
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("stylize")(stylize)
+
+
+def stylize(
+    view: Annotated[Path, typer.Argument(metavar="VIEW", help="The photo whose view is kept.")],
+    style: Annotated[
+        Path, typer.Argument(metavar="STYLE", help="A photo of the same place with the wanted light and colours.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write (.png, .jpg, .webp).")],
+    panel: Annotated[
+        Path | None,
+        typer.Option(help="Also write VIEW, STYLE, sampled image, confidence and result side by side."),
+    ] = None,
+    strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="0: VIEW itself, 1: the full style.")] = 1.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on even if the photos do not seem to show the same place.")
+    ] = False,
+    weights: Annotated[Path | None, typer.Option(help="A stylizer's .safetensors file.")] = None,
+    model: Annotated[str | None, typer.Option(help="The matcher's model, or a .safetensors file.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    resolution: Annotated[
+        int | None, typer.Option(min=64, max=4096, help="Long side in pixels at which the work is done.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show VIEW in the style of STYLE. Both photos must show the same place."""
+    inputs = [view, style]
+    outputs = check_outputs([output, *([panel] if panel else [])], inputs, PICTURES)
+
+    from coam.images import load_image
+
+    # Both are read before the models are loaded: what is wrong with them is known at once.
+    loaded_view, loaded_style = load_image(view), load_image(style)
+
+    from coam.stylization import load_stylizer
+
+    given: dict[str, Any] = {"model": model, "resolution": resolution}
+    options = {name: value for name, value in given.items() if value is not None}
+    stylizer = load_stylizer(weights, device=device, **options)
+    result = stylizer.stylize(loaded_view, loaded_style, strength, force)
+    _write(result, output, panel)
+    _print(result, view, style, outputs, str(stylizer.matcher.device), as_json)
+
+
+def _write(result: Stylized, output: Path, panel: Path | None) -> None:
+    from contextlib import ExitStack
+
+    from PIL import Image
+
+    from coam.storage import atomic_write
+    from coam.stylization.panel import draw_panel
+
+    pictures = {output: Image.fromarray(result.picture)}
+    if panel is not None:
+        pictures[panel] = draw_panel(result)
+    with ExitStack() as stack:
+        for path, picture in pictures.items():
+            picture.save(stack.enter_context(atomic_write(path)))
+
+
+def _print(
+    result: Stylized, view: Path, style: Path, outputs: list[Path], device: str, as_json: bool
+) -> None:
+    from coam.stylization.apply import LEAST_OVERLAP
+
+    summary: dict[str, Any] = {
+        "view": str(view),
+        "style": str(style),
+        "overlap": None if math.isnan(result.overlap) else round(result.overlap, 4),
+        "confidence": round(float(result.confidence.mean()), 4),
+        **result.meta,
+        "device": device,
+        "outputs": [str(path) for path in outputs],
+    }
+    if not result.meta["trained"]:
+        typer.echo("warning: this installation has no trained stylizer; the result is only a first guess", err=True)
+    if result.overlap < LEAST_OVERLAP:
+        typer.echo(
+            f"warning: pair score {result.overlap:.2f}: the photos probably show different places", err=True
+        )
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(f"stylized in {summary['seconds']:.1f} s on {device}, pair score {result.overlap:.2f}")
+    for path in outputs:
+        typer.echo(f"wrote {path}".encode("utf-8", "backslashreplace").decode("utf-8"))

@@ -1,0 +1,148 @@
+"""The two networks that mend a sampled image.
+
+Stage 1, a U-Net, sees VIEW's structure, the sampled colours and the evidence for them. At each pixel it mixes
+two answers: the sampled colour, and VIEW's own detail in predicted colours. Stage 2, residual blocks, sees
+nothing but the picture of stage 1, cut off from its gradient, and makes it look like a photo.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coam.stylization.colours import VIEW_CHANNELS, Palette, structure_of
+from coam.stylization.sampled import EVIDENCE, confidence_of
+
+MULTIPLE = 32  # of the sides of a picture
+TRUSTED = 0.35  # confidence from which an untrained network prefers the sampled colour
+ANSWER = 10  # channels of stage 1's answer: the mix, then three colours for each of constant, lightness, contrast
+
+
+@dataclass(frozen=True)
+class StylizerConfig:
+    """The sizes of the networks."""
+
+    widths: tuple[int, ...] = (48, 64, 96, 128, 160)  # channels of the U-Net at strides 2, 4, 8, 16, 32
+    refiner_width: int = 48  # channels of stage 2, at stride 2
+    refiner_blocks: int = 4  # residual blocks of stage 2
+
+
+class ConvBlock(nn.Sequential):
+    """Two 3x3 convolutions."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        layers: list[nn.Module] = []
+        for channels in (inputs, outputs):
+            layers += [
+                nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(*layers)
+
+
+class Mender(nn.Module):
+    """Stage 1: (B, 2 + 3 + 4, H, W) -> the answer (B, ANSWER, H, W). Sides are multiples of 32."""
+
+    def __init__(self, config: StylizerConfig) -> None:
+        super().__init__()
+        widths = config.widths
+        self.first = ConvBlock(4 * (VIEW_CHANNELS + 3 + len(EVIDENCE)), widths[0])
+        self.down = nn.ModuleList(ConvBlock(inputs, outputs) for inputs, outputs in pairwise(widths))
+        self.whole = nn.Linear(widths[-1], widths[-1])  # what the whole picture says, to every position
+        self.up = nn.ModuleList(
+            ConvBlock(deep + skip, skip) for skip, deep in reversed(list(pairwise(widths)))
+        )
+        self.answer = nn.Conv2d(widths[0], 4 * ANSWER, 1)
+        nn.init.zeros_(self.answer.weight)
+        assert self.answer.bias is not None
+        nn.init.zeros_(self.answer.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See the class."""
+        features = [self.first(F.pixel_unshuffle(inputs, 2))]
+        for block in self.down:
+            features.append(block(F.avg_pool2d(features[-1], 2)))
+        deep = features.pop()
+        deep = deep + self.whole(deep.mean(dim=(2, 3)))[..., None, None]
+        for block in self.up:
+            wide = F.interpolate(deep, scale_factor=2.0, mode="bilinear", align_corners=False)
+            deep = block(torch.cat([wide, features.pop()], dim=1))
+        return F.pixel_shuffle(self.answer(deep), 2)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions beside the identity; no normalisation, which would take the style away."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, width, H, W) -> the same."""
+        residual: Tensor = self.second(F.relu(self.first(features)))
+        return features + residual
+
+
+class Refiner(nn.Module):
+    """Stage 2: relative colours (B, 3, H, W) -> better ones."""
+
+    def __init__(self, config: StylizerConfig) -> None:
+        super().__init__()
+        width = config.refiner_width
+        self.first = nn.Conv2d(12, width, 3, padding=1)
+        self.blocks = nn.Sequential(*(ResidualBlock(width) for _ in range(config.refiner_blocks)))
+        self.last = nn.Conv2d(width, 12, 3, padding=1)
+        nn.init.zeros_(self.last.weight)
+        assert self.last.bias is not None
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, colours: Tensor) -> Tensor:
+        """See the class."""
+        features = F.relu(self.first(F.pixel_unshuffle(colours, 2)))
+        return colours + F.pixel_shuffle(self.last(self.blocks(features)), 2)
+
+
+class StylizerNetwork(nn.Module):
+    """Both stages. Untrained, it gives the sampled colour where it is trusted, elsewhere VIEW's lightness."""
+
+    def __init__(self, config: StylizerConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or StylizerConfig()
+        self.mender = Mender(self.config)
+        self.refiner = Refiner(self.config)
+
+    def mend(self, structure: Tensor, sampled: Tensor, evidence: Tensor) -> Tensor:
+        """Stage 1 in relative colours (B, 3, H, W).
+
+        structure (B, 2, H, W) of VIEW; sampled (B, 3, H, W) in relative colours; evidence (B, 4, H, W).
+        """
+        answer = self.mender(torch.cat([structure, sampled, evidence], dim=1)).float()
+        mix, constant, lightness, contrast = answer.split([1, 3, 3, 3], dim=1)
+        trust = confidence_of(evidence).unsqueeze(1)
+        share = torch.sigmoid(mix + 8.0 * (trust - TRUSTED))
+        overall, local = structure.split(1, dim=1)
+        only_light = torch.zeros_like(constant)
+        only_light[:, 0] = 1.0
+        predicted = constant + (only_light + lightness) * overall + contrast * local
+        return share * sampled + (1 - share) * predicted
+
+    def refine(self, mended: Tensor) -> Tensor:
+        """Stage 2 in relative colours (B, 3, H, W); no gradient goes back into `mended`."""
+        refined: Tensor = self.refiner(mended.detach())
+        return refined.float()
+
+    def forward(self, view: Tensor, style: Tensor, sampled: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor]:
+        """Pictures (B, 3, H, W) of stage 1 and of both stages, RGB in [0, 1].
+
+        view and sampled (B, 3, H, W), style (B, 3, Hs, Ws), evidence (B, 4, H, W); H and W multiples of 32.
+        """
+        palette = Palette.of(style)
+        mended = self.mend(structure_of(view), palette.normalise(sampled), evidence.float())
+        refined = self.refine(mended)
+        return palette.colours(mended).clamp(0, 1), palette.colours(refined).clamp(0, 1)
