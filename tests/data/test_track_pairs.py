@@ -254,3 +254,14 @@ def test_a_real_reconstruction(tmp_path: Path) -> None:
         right.append(float((a - b).abs().mean()))
         wrong.append(float((a - b.roll(7)).abs().mean()))
     assert np.mean(right) < 0.5 * np.mean(wrong)
+
+
+def test_a_changed_copy_is_the_same_view_in_other_colours() -> None:
+    photos = ResidentPhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
+    photos.add_copies(lambda picture: 1.0 - picture, share=0.5)
+    assert len(photos) == 2
+    index = photos.original_or_copy(torch.tensor([0, 1, 1]), torch.tensor([0.6, 0.6, 0.4]))
+    window = square_window(torch.full((3, 2), 15.0), torch.full((3,), 16.0), torch.full((3,), 0.3), 16)
+    original, same, copy = photos.crop(index, window, 16)
+    torch.testing.assert_close(copy, 1.0 - same, atol=1e-6, rtol=0)
+    torch.testing.assert_close(original, same)  # both gradients start at the same corner

@@ -1,13 +1,14 @@
 """Photos kept as bytes on the training device, and crops taken from them without ever leaving it.
 
 Photos of any size lie one after the other in one flat tensor, each with its half-size copies (a pyramid
-against aliasing when a crop shrinks the photo). A crop reads its four neighbours per pixel by index, so
-nothing is padded, no photo is converted as a whole, and no value travels to the host.
+against aliasing when a crop shrinks the photo) and perhaps a changed copy: the same view in another light. A
+crop reads its four neighbours per pixel by index, so nothing is padded, no photo is converted as a whole, and
+no value travels to the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,21 +24,38 @@ class ResidentPhotos:
 
     def __init__(self, photos: Iterable[npt.NDArray[np.uint8]], device: torch.device | str = "cpu") -> None:
         """`photos`: arrays (height, width, 3) RGB, taken one at a time."""
-        parts: list[Tensor] = []
-        sizes: list[list[tuple[int, int]]] = []
-        for photo in photos:
-            levels = _half_sizes(torch.from_numpy(np.array(photo)))
-            parts.extend(level.reshape(-1, 3) for level in levels)
-            sizes.append([(level.shape[1], level.shape[0]) for level in levels])
+        pyramids = [_half_sizes(torch.from_numpy(np.array(photo))) for photo in photos]
         self.device = torch.device(device)
-        self._pixels = torch.cat(parts).to(self.device)  # (all pixels of all levels, 3)
+        self._pixels = _flat(pyramids).to(self.device)  # (all pixels of all levels, 3)
+        sizes = [[(level.shape[1], level.shape[0]) for level in levels] for levels in pyramids]
         self._sizes = torch.tensor(sizes, device=self.device)  # (N, levels, 2) width, height
         areas = self._sizes.prod(-1).flatten()
         self._starts = (areas.cumsum(0) - areas).reshape(len(sizes), _LEVELS)
         self.sizes = self._sizes[:, 0]  # (N, 2) width, height
+        self.copies_share = 0.0  # how often `original_or_copy` gives the changed copy
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self.sizes)
+
+    def add_copies(self, change: Callable[[Tensor], Tensor], share: float) -> None:
+        """Keep a changed copy of every photo too, for `original_or_copy`.
+
+        `change` takes and gives a picture (1, 3, H, W) in [0, 1].
+        """
+        copies = []
+        for index, (width, height) in enumerate(self.sizes.tolist()):
+            start = int(self._starts[index, 0])
+            photo = self._pixels[start : start + width * height].reshape(height, width, 3)
+            changed = change(photo.permute(2, 0, 1).unsqueeze(0).float() / 255)[0].permute(1, 2, 0)
+            copies.append(_half_sizes((changed.clamp(0, 1) * 255).round().to(torch.uint8)))
+        self._starts = torch.cat([self._starts, self._starts + len(self._pixels)])
+        self._sizes = torch.cat([self._sizes, self._sizes])
+        self._pixels = torch.cat([self._pixels, _flat(copies)])
+        self.copies_share = share
+
+    def original_or_copy(self, index: Tensor, uniform: Tensor) -> Tensor:
+        """Which pixels to crop for the photos `index`: where `uniform` falls below the share, the copy's."""
+        return index + len(self) * (uniform < self.copies_share)
 
     @property
     def nbytes(self) -> int:
@@ -109,6 +127,11 @@ def square_window(centre: Tensor, side: Tensor, angle: Tensor, size: int) -> Ten
 def _pixel_grid(size: int, device: torch.device) -> Tensor:
     line = torch.arange(size, device=device, dtype=torch.float32)
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1).reshape(-1, 2)
+
+
+def _flat(pyramids: list[list[Tensor]]) -> Tensor:
+    """All pixels (n, 3) of all levels of all photos, one after the other."""
+    return torch.cat([level.reshape(-1, 3) for levels in pyramids for level in levels])
 
 
 def _half_sizes(photo: Tensor) -> list[Tensor]:

@@ -92,9 +92,10 @@ class RgbdPairs:
         ]
         motion = relative_pose(self._poses[frames[:, 0]], self._poses[frames[:, 1]])
         found = dense_correspondences(views[0], views[1], motion, size, points, draw, self.depth)
+        seen = self.photos.original_or_copy(frames, draw.uniform(batch_size, 2))
         return PairBatch(
-            image0=self.photos.crop(frames[:, 0], maps[0], size),
-            image1=self.photos.crop(frames[:, 1], maps[1], size),
+            image0=self.photos.crop(seen[:, 0], maps[0], size),
+            image1=self.photos.crop(seen[:, 1], maps[1], size),
             **found._asdict(),
             tolerance=self.tolerance * torch.maximum(enlargement(maps[0]), enlargement(maps[1])),
         )

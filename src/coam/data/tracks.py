@@ -99,9 +99,10 @@ class TrackPairs:
             known & inside_crop(cropped[0], size) & inside_crop(cropped[1], size), points, draw
         )
         nothing = torch.zeros_like(valid)
+        seen = self.photos.original_or_copy(images, draw.uniform(batch_size, 2))
         return PairBatch(
-            image0=self.photos.crop(images[:, 0], maps[0], size),
-            image1=self.photos.crop(images[:, 1], maps[1], size),
+            image0=self.photos.crop(seen[:, 0], maps[0], size),
+            image1=self.photos.crop(seen[:, 1], maps[1], size),
             points0=pick(cropped[0], chosen).clamp(0, size - 1),
             points1=pick(cropped[1], chosen).clamp(0, size - 1),
             valid=valid,

@@ -35,7 +35,7 @@ class SourceSpec:
     aligned: bool = False  # the photos of one sub-folder show the same place pixel by pixel
     light: float = 1.0  # strength of the photometric changes, 0 to 1
     tolerance: float = 0.0  # misalignment of aligned photos, as a share of the photo's side
-    stylize: float = 0.0  # share of photos that also exist as a copy in another style (needs `styles`)
+    stylize: float = 0.0  # how often a photo is replaced by its copy in another style (needs `styles`)
     options: dict[str, Any] = field(default_factory=dict)  # fields of the source's own configuration
 
 

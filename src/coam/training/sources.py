@@ -27,6 +27,8 @@ from coam.errors import ConfigError, DataError
 from coam.models.registry import config_from_dict
 from coam.training.config import Recipe, SourceSpec
 
+STYLED_AT_ONCE = 16  # pictures
+
 
 def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
     """All sources of a recipe; paths are relative to `root`.
@@ -38,7 +40,7 @@ def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
         if not (root / spec.path).exists():
             raise DataError(f"{root / spec.path}: not there (source {spec.kind!r} of recipe {recipe.name!r})")
     ingredients = [
-        Ingredient(_measured(spec, root / spec.path, device), spec.share, spec.light)
+        Ingredient(_measured(spec, recipe, root, device), spec.share, spec.light)
         for spec in recipe.sources
         if spec.kind in ("tracks", "rgbd")
     ]
@@ -53,15 +55,18 @@ def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
     return Mixture(ingredients, recipe.wrong_pairs)
 
 
-def _measured(spec: SourceSpec, path: Path, device: torch.device) -> PairSource:
+def _measured(spec: SourceSpec, recipe: Recipe, root: Path, device: torch.device) -> PairSource:
     from coam.data.rgbd import RgbdPairs
     from coam.data.tracks import TrackPairs
 
-    kind: Callable[..., PairSource] = TrackPairs if spec.kind == "tracks" else RgbdPairs
+    kind: Callable[..., TrackPairs | RgbdPairs] = TrackPairs if spec.kind == "tracks" else RgbdPairs
     unknown = spec.options.keys() - inspect.signature(kind).parameters.keys()
     if unknown:
         raise ConfigError(f"a source of kind {spec.kind!r} has no option {sorted(unknown)[0]!r}")
-    return kind(path, device, **spec.options)
+    source = kind(root / spec.path, device, **spec.options)
+    if spec.stylize > 0:
+        source.photos.add_copies(Restyle(recipe, root, device), spec.stylize)
+    return source
 
 
 def _bank(
@@ -102,35 +107,37 @@ def _group_weights(specs: list[SourceSpec], owner: list[str]) -> Tensor:
 
 def add_styled_copies(part: BankPart, how_often: float, recipe: Recipe, root: Path) -> BankPart:
     """Every photo gets a copy in the style of a random style photo; the two become a group."""
-    if recipe.adain is None or recipe.styles is None:
-        raise ConfigError(
-            f"recipe {recipe.name!r} asks for stylize but gives no `adain` weights or no `styles`"
-        )
-    from coam.data.adain import AdaIN
-
-    device = part.photos.device
-    adain = AdaIN.from_file(root / recipe.adain).to(device).eval()
-    styles = [torch.from_numpy(read_square(path, 256).copy()) for path in list_photos(root / recipe.styles)]
-    copies = _stylized(part.photos, torch.stack(styles).to(device), adain.stylize, recipe.seed)
+    restyle = Restyle(recipe, root, part.photos.device)
+    copies = torch.empty_like(part.photos)
+    for start in range(0, len(copies), STYLED_AT_ONCE):
+        styled = restyle(part.photos[start : start + STYLED_AT_ONCE].float() / 255)
+        copies[start : start + STYLED_AT_ONCE] = (styled * 255).round().to(torch.uint8)
     count = len(copies)
     groups = [[*group, *(count + member for member in group)] for group in part.groups]
     return replace(part, photos=torch.cat([part.photos, copies]), groups=groups, other_member=how_often)
 
 
-@torch.inference_mode()
-def _stylized(
-    photos: Tensor,
-    styles: Tensor,
-    stylize: Callable[[Tensor, Tensor, float], Tensor],
-    seed: int,
-    batch: int = 16,
-) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    copies = torch.empty_like(photos)
-    for start in range(0, len(photos), batch):
-        content = photos[start : start + batch].float() / 255
-        style = styles[torch.randint(len(styles), (len(content),), generator=generator).to(styles.device)]
-        strength = 0.2 + 0.55 * float(torch.rand((), generator=generator))
-        styled = stylize(content, style.float() / 255, strength)
-        copies[start : start + batch] = (styled.clamp(0, 1) * 255).round().to(torch.uint8)
-    return copies
+class Restyle:
+    """Gives pictures (B, 3, H, W) in [0, 1] the look of random style photos, by the recipe's seed."""
+
+    def __init__(self, recipe: Recipe, root: Path, device: torch.device) -> None:
+        if recipe.adain is None or recipe.styles is None:
+            raise ConfigError(
+                f"recipe {recipe.name!r} asks for stylize but gives no `adain` weights or no `styles`"
+            )
+        from coam.data.adain import AdaIN
+
+        self.adain = AdaIN.from_file(root / recipe.adain).to(device).eval()
+        photos = [
+            torch.from_numpy(read_square(path, 256).copy()) for path in list_photos(root / recipe.styles)
+        ]
+        self.styles = torch.stack(photos).to(device)
+        self.generator = torch.Generator().manual_seed(recipe.seed)
+
+    @torch.inference_mode()
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """One style for each picture, one strength for all."""
+        chosen = torch.randint(len(self.styles), (len(pictures),), generator=self.generator)
+        style = self.styles[chosen.to(self.styles.device)].float() / 255
+        strength = 0.2 + 0.55 * float(torch.rand((), generator=self.generator))
+        return self.adain.stylize(pictures, style, strength).clamp(0, 1)
