@@ -60,7 +60,8 @@ def train(
             raise ConfigError("--data is missing: the folder that the recipe's paths start from")
         if model is not None:
             raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
-        summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices)
+        by_recipe = _stylizer if _trains_stylizer(recipe) else _by_recipe
+        summary = by_recipe(recipe, data, output, minutes or math.inf, device, devices)
     if summary is None:  # a further process of a run on several devices
         return
     if plot:
@@ -81,6 +82,27 @@ def _by_recipe(
     if not outcome.first_process:
         return None
     return _summary(output, outcome.step, recipe.steps, outcome.seconds)
+
+
+def _trains_stylizer(name: str) -> bool:
+    from coam.stylization.recipe import is_stylizer_recipe
+
+    return is_stylizer_recipe(name)
+
+
+def _stylizer(
+    name: str, data: Path, output: Path, minutes: float, device: str, devices: int
+) -> dict[str, Any]:
+    from coam.stylization.recipe import load_stylize_recipe
+    from coam.stylization.train import print_line, train_stylizer
+
+    if devices != 1:
+        raise ConfigError("the stylizer trains on one device; leave --devices out")
+    recipe = load_stylize_recipe(name)
+    outcome = train_stylizer(recipe, data, output, minutes, device, print_line)
+    summary = _summary(output, outcome.step, recipe.steps, outcome.seconds)
+    summary |= {"finished": True, "next": f"coam stylize VIEW.jpg STYLE.jpg -o out.png --weights {summary['model']}"}
+    return summary
 
 
 def _on_photos(photos: Path, output: Path, minutes: float, model: str | None, device: str) -> dict[str, Any]:
@@ -147,7 +169,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
     for key in ("model", "log", "plot"):
         if key in summary:
             typer.echo(f"wrote {summary[key]}")
-    typer.echo(f"next: coam match A.jpg B.jpg --model {summary['model']}")
+    typer.echo(f"next: {summary.get('next') or 'coam match A.jpg B.jpg --model ' + summary['model']}")
 
 
 @contextmanager

@@ -1,0 +1,141 @@
+"""What the stylizer is trained to do: losses of both stages and of the discriminator, for one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from coam.models.outputs import DenseDescriptors
+from coam.models.registry import DescriptorModel
+from coam.stylization.colours import Palette, structure_of
+from coam.stylization.discriminator import Discriminator, feature_loss, fool_loss, judge_loss
+from coam.stylization.network import StylizerNetwork
+from coam.stylization.pairs import StyleBatch
+from coam.stylization.recipe import StylizeRecipe
+from coam.stylization.sampled import find_flow, sample_by_flow
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A batch of sampled images: colours (B, 3, S, S) and evidence (B, 4, S, S)."""
+
+    colours: Tensor
+    evidence: Tensor
+
+
+@torch.no_grad()
+def sample_batch(
+    matcher: DescriptorModel, batch: StyleBatch, noise: float, generator: torch.Generator
+) -> Sampled:
+    """Sampled images by the real matcher, as they will be when the stylizer is used.
+
+    Half of the pairs get noise of a deviation up to `noise` on their descriptors: the photos are those the
+    matcher was trained on, and on others it fails more often.
+    """
+    device = batch.view.device
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        dense0, dense1 = matcher(batch.view, batch.style)
+    count = len(batch.view)
+    draw = torch.rand(2, count, 1, 1, 1, generator=generator, device=device)
+    deviation = noise * draw[0] * (draw[1] < 0.5)
+    dense0, dense1 = (_noisy(dense, deviation, generator) for dense in (dense0, dense1))
+    temperature = float(matcher.temperature)
+    size = (batch.view.shape[-2], batch.view.shape[-1])
+    images = [
+        sample_by_flow(batch.style[i], find_flow(_one(dense0, i), _one(dense1, i), temperature), size)
+        for i in range(count)
+    ]
+    return Sampled(torch.stack([i.colours for i in images]), torch.stack([i.evidence for i in images]))
+
+
+def _noisy(dense: DenseDescriptors, deviation: Tensor, generator: torch.Generator) -> DenseDescriptors:
+    noise = torch.randn(dense.descriptors.shape, generator=generator, device=deviation.device)
+    noisy = nn.functional.normalize(dense.descriptors.float() + noise * deviation, dim=1)
+    return replace(dense, descriptors=noisy)
+
+
+def _one(dense: DenseDescriptors, index: int) -> DenseDescriptors:
+    """One pair of a batch, as a batch of one."""
+    fine = None if dense.fine is None else dense.fine[index : index + 1]
+    part = slice(index, index + 1)
+    return replace(dense, descriptors=dense.descriptors[part], score=dense.score[part], fine=fine, coarse=None)
+
+
+def weighted_l1(colours: Tensor, answer: Tensor, weight: Tensor) -> Tensor:
+    """Mean absolute difference of colours (B, 3, H, W), each position weighted by weight (B, 1, H, W)."""
+    difference = (colours - answer).abs().mean(dim=1, keepdim=True)
+    return (difference * weight).sum() / weight.sum().clamp(min=1e-6)
+
+
+def backward(
+    network: StylizerNetwork,
+    judge: Discriminator,
+    batch: StyleBatch,
+    sampled: Sampled,
+    recipe: StylizeRecipe,
+    refining: bool,
+) -> dict[str, Tensor]:
+    """Leave the gradients of all losses in the parameters; returns figures for the log.
+
+    Stage 1 has the L1 loss alone. Stage 2 works on its detached picture; its losses reach stage 2 only. The
+    discriminator's own loss reaches the discriminator only.
+    """
+    palette = Palette.of(batch.style)
+    structure = structure_of(batch.view)
+    common = batch.common.float()
+    weight = common + recipe.beyond_common * (1 - common)
+    half = torch.autocast(batch.view.device.type, torch.bfloat16, enabled=batch.view.is_cuda)
+    with half:
+        mended = network.mend(structure, palette.normalise(sampled.colours), sampled.evidence)
+    loss1 = weighted_l1(palette.colours(mended), batch.answer, weight)
+    loss1.backward()  # type: ignore[no-untyped-call]
+    figures = {"loss": loss1, "stage1": _clipped_l1(palette.colours(mended), batch.answer, common)}
+    figures["sampled"] = weighted_l1(sampled.colours, batch.answer, common)
+    if refining:
+        figures |= _refine(network, judge, batch, recipe, palette, structure, mended.detach(), weight, half)
+    return {key: value.detach() for key, value in figures.items()}
+
+
+def _refine(
+    network: StylizerNetwork,
+    judge: Discriminator,
+    batch: StyleBatch,
+    recipe: StylizeRecipe,
+    palette: Palette,
+    structure: Tensor,
+    mended: Tensor,
+    weight: Tensor,
+    half: torch.autocast,
+) -> dict[str, Tensor]:
+    answer = palette.normalise(batch.answer)
+    with half, _frozen(judge):
+        refined = network.refine(mended)
+        made, real = judge(refined, structure), judge(answer, structure)
+        l1 = weighted_l1(palette.colours(refined), batch.answer, weight)
+        features, fool = feature_loss(real, made), fool_loss(made)
+        loss2 = recipe.l1 * l1 + recipe.features * features + recipe.fool * fool
+    loss2.backward()  # type: ignore[no-untyped-call]
+    with half:
+        verdict = judge_loss(judge(answer, structure), judge(refined.detach(), structure))
+    verdict.backward()  # type: ignore[no-untyped-call]
+    stage2 = _clipped_l1(palette.colours(refined), batch.answer, batch.common.float())
+    return {"stage2": stage2, "features": features, "fool": fool, "judge": verdict}
+
+
+def _clipped_l1(colours: Tensor, answer: Tensor, common: Tensor) -> Tensor:
+    """The L1 that is reported: of colours in [0, 1], on the common region."""
+    return weighted_l1(colours.detach().clamp(0, 1), answer, common)
+
+
+@contextmanager
+def _frozen(module: nn.Module) -> Iterator[None]:
+    """Gradients pass through `module` but do not stay in it."""
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        module.requires_grad_(True)

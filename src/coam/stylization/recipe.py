@@ -1,0 +1,89 @@
+"""Everything that decides how the stylizer is trained, read from YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coam.errors import ConfigError, MissingExtraError
+from coam.stylization.pairs import LightSource
+from coam.training.config import from_mapping
+
+PACKAGED = Path(__file__).parent.parent / "training" / "recipes" / "stylize.yaml"
+
+
+@dataclass(frozen=True)
+class SizePhase:
+    """A stretch of the training at one image size."""
+
+    until: float  # share of the training, 0 to 1
+    size: int = 256  # pixels, square
+    batch: int = 24  # examples
+
+
+@dataclass(frozen=True)
+class StylizeRecipe:
+    """A whole training of the stylizer."""
+
+    name: str
+    sources: tuple[LightSource, ...]
+    phases: tuple[SizePhase, ...]
+    steps: int  # at most; a time budget may end it earlier, and the learning rate then falls with the time
+    trains: str = "stylizer"  # what tells this recipe from one of a matcher
+    validation: tuple[LightSource, ...] = ()  # held-out photos; those that are not there are left out
+    matcher: str = "cdunet-lite1"  # the model whose matches are mended; it stays as it is
+    network: dict[str, Any] = field(default_factory=dict)  # fields of StylizerConfig
+    adain: str | None = None  # AdaIN weights below the data root
+    styles: str | None = None  # folder of style photos below the data root
+    bank_side: int = 448  # pixels at which photos are kept on the device
+    max_groups: int | None = None  # of each folder at most so many, evenly chosen
+    worlds: float = 0.35  # share of examples with parallax
+    descriptor_noise: float = 0.05  # largest deviation added to descriptors, so that matches also fail
+    beyond_common: float = 0.3  # weight of the loss where STYLE does not see what VIEW sees
+    refine_from: float = 0.25  # share of the training after which stage 2 learns too
+    lr: float = 1.5e-3  # of stage 1
+    refiner_lr: float = 6e-4
+    judge_lr: float = 6e-4
+    warmup: int = 100  # steps
+    final_factor: float = 0.02  # of the learning rates at the end of the cosine
+    l1: float = 20.0  # weight of the L1 loss of stage 2
+    features: float = 1.0  # weight of feature matching
+    fool: float = 0.1  # weight of the discriminator's verdict
+    ema: float = 0.998  # decay of the moving average that becomes the model
+    seed: int = 0
+    log_every: int = 25  # steps
+    save_every: int = 500  # steps
+
+    def __post_init__(self) -> None:
+        if not self.sources or not self.phases:
+            raise ConfigError(f"recipe {self.name!r} needs at least one source and one phase")
+        if any(phase.size < 64 or phase.size % 32 or phase.batch < 1 for phase in self.phases):
+            raise ConfigError(f"recipe {self.name!r}: a size is a multiple of 32 from 64 on, a batch at least 1")
+        if min(self.steps, self.log_every, self.save_every) < 1:
+            raise ConfigError(f"recipe {self.name!r}: steps, log_every and save_every must be at least 1")
+
+
+def is_stylizer_recipe(name: str | Path) -> bool:
+    """Whether `coam train NAME` trains the stylizer: the name is `stylize`, or its file says so."""
+    path = PACKAGED if str(name) == PACKAGED.stem else Path(name)
+    values = _read(path) if path.is_file() else None
+    return isinstance(values, dict) and values.get("trains") == "stylizer"
+
+
+def load_stylize_recipe(name: str | Path = PACKAGED.stem) -> StylizeRecipe:
+    """The recipe of a YAML file; `stylize` is the one that comes with the package."""
+    path = PACKAGED if str(name) == PACKAGED.stem else Path(name)
+    recipe: StylizeRecipe = from_mapping(StylizeRecipe, _read(path), path.name)
+    return recipe
+
+
+def _read(path: Path) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError("pyyaml", "train") from error
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
