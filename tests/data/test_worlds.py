@@ -51,7 +51,7 @@ def draw(bank: PhotoBank, seed: int = 0, batch: int = 4, **config: object) -> Pa
 
 def build(bank: PhotoBank, seed: int, batch: int, **config: object) -> World:
     pairs = WorldPairs(bank, WorldConfig(**config))  # type: ignore[arg-type]
-    return pairs._build(batch, SIZE, torch.Generator().manual_seed(seed))[0]
+    return pairs.build(batch, SIZE, torch.Generator().manual_seed(seed))[0]
 
 
 def test_inverse_agrees_with_the_library() -> None:

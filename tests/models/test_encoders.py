@@ -332,7 +332,7 @@ def test_unknown_names_and_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no encoder 'vgg'; choose one of resnet34, resnet50"):
         build_encoder("vgg")
     with pytest.raises(
-        ConfigError, match="encoder resnet34 has no option 'stride_on_first_conv'; it takes none"
+        ConfigError, match="encoder resnet34 has no option 'stride_on_first_conv'; it takes levels"
     ):
         build_encoder("resnet34", stride_on_first_conv=True)
 

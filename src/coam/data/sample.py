@@ -42,7 +42,7 @@ class PairSource(Protocol):
         ...
 
 
-def is_recordable(source: PairSource) -> bool:
+def is_recordable(source: object) -> bool:
     """Whether a CUDA graph can hold the making of a batch."""
     return bool(getattr(source, "recordable", False))
 

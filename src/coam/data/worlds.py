@@ -52,6 +52,7 @@ class World:
     reach: Tensor  # (B, P): the plane ends at |a|, |b| = reach; beyond 1 the photo is mirrored
     scale: Tensor  # (B, P): plane units per photo side
     bend: Tensor  # (B, 2, h, w): shift of view 0, in pixels
+    cameras: tuple[Camera, Camera]
 
 
 class WorldPairs:
@@ -71,7 +72,7 @@ class WorldPairs:
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
         """See `PairSource`."""
-        world, group = self._build(batch_size, size, generator)
+        world, group = self.build(batch_size, size, generator)
         points0 = random_cells(batch_size, size, points, generator)
         found, visible, gone = follow(world, points0, size, 0)
         back = random_cells(batch_size, size, points, generator)
@@ -88,7 +89,7 @@ class WorldPairs:
             light=self.bank.light[group].mean(dim=1),
         )
 
-    def _build(self, batch: int, size: int, generator: torch.Generator) -> tuple[World, Tensor]:
+    def build(self, batch: int, size: int, generator: torch.Generator) -> tuple[World, Tensor]:
         """A batch of worlds, and the group (B, P) on each of their planes."""
         draw = Draw(generator, batch)
         if self.config.scene == "plane":
@@ -107,6 +108,7 @@ class WorldPairs:
             reach=reach,
             scale=2.0 * torch.minimum(u.norm(dim=-1), v.norm(dim=-1)),
             bend=_bend(draw, self.config, size),
+            cameras=(cameras[0], cameras[1]),
         )
         return world, group
 

@@ -21,15 +21,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
+from coam.models.capsnet import CAPSNet, CAPSNetConfig
 from coam.models.cdunet import CDUNet, CDUNetConfig
 from coam.models.stacked import StackedCDUNet, StackedConfig
 
-DescriptorModel = CDUNet | StackedCDUNet
+DescriptorModel = CDUNet | StackedCDUNet | CAPSNet
 FORMAT = "coam-1"
 
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "cdunet": (CDUNet, CDUNetConfig),
     "stacked": (StackedCDUNet, StackedConfig),
+    "capsnet": (CAPSNet, CAPSNetConfig),
 }
 
 # Every name a user may type, with the configuration it starts from when no trained weights are at hand.
@@ -37,6 +39,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cdunet-lite1": ("stacked", {}),
     "cdunet-paper": ("cdunet", {}),
     "cdunet-paper-b1": ("cdunet", {"encoder": "efficientnet_b1"}),
+    "capsnet": ("capsnet", {}),
+    "capsnet-c": ("capsnet", {"coattention": (16,)}),
+    "capsnet-cf": ("capsnet", {"coattention": (16, 8)}),
 }
 DEFAULT_MODEL = "cdunet-lite1"
 

@@ -27,10 +27,13 @@ class ModelSpec:
 class SourceSpec:
     """One source of correspondences in the mixture."""
 
-    kind: Literal[
-        "plane", "world", "tracks", "rgbd"
-    ]  # homographies, planar worlds, COLMAP tracks, depth maps
-    path: str  # below the data root: folder of photos ("plane", "world") or packed file ("tracks", "rgbd")
+    # Homographies, planar worlds, COLMAP tracks, RGB-D frames, MegaDepth; with the loss "epipolar", which
+    # needs cameras only, also a COLMAP model and a list of posed pairs.
+    kind: Literal["plane", "world", "tracks", "rgbd", "depth", "colmap", "pairs"]
+    # Below the data root: folder of photos ("plane", "world"), packed file ("tracks", "rgbd"), MegaDepth's
+    # folder ("depth"), folder with the model in sparse/0 and photos in images ("colmap"), folder with the
+    # photos and pairs_with_gt.txt ("pairs").
+    path: str
     share: float = 1.0  # of each batch, relative to the other sources
     aligned: bool = False  # the photos of one sub-folder show the same place pixel by pixel
     light: float = 1.0  # strength of the photometric changes, 0 to 1
@@ -54,7 +57,8 @@ class Phase:
 class LossSpec:
     """What is minimised."""
 
-    kind: Literal["grid", "dual_softmax", "nce", "hinge"] = "grid"  # "grid": cross entropy over all cells
+    # "grid": cross entropy over all cells; "epipolar": CAPSNet's losses, from camera poses alone
+    kind: Literal["grid", "dual_softmax", "nce", "hinge", "epipolar"] = "grid"
     score_target: Literal["correct", "confusions"] = "correct"  # "confusions": the paper's 1 / (1 + m)^tau
     coarse: float = 0.5  # weight of the cross entropy at stride 16, where the images meet
     fine: float = 0.5  # weight of the fine stage
@@ -65,6 +69,11 @@ class LossSpec:
     margin: float = 1.0  # of "hinge" and of "confusions"
     hardest: int = 3  # negatives that count once more in "hinge"
     fine_radius: int = 3  # cells of the fine window
+    # Of "epipolar" only, which takes `coarse` and `fine` as the weights of its two levels:
+    cycle: float = 0.1  # weight of leading back to the start
+    window: float = 0.125  # side of the fine window over the image's
+    epipolar_limit: float = 0.3  # farther from the line, over the image's side, is an outlier
+    cycle_limit: float = 0.025  # only matches this near to their line, over the image's side, must lead back
 
 
 @dataclass(frozen=True)

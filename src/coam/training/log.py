@@ -17,8 +17,6 @@ from coam.errors import CoamError, DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-WATCHED = ("loss", "descriptor", "coarse", "fine", "score", "accuracy", "error", "valid", "temperature")
-
 
 class Clock:
     """How many pairs a second; read only when asked, because reading waits for the device."""
@@ -43,8 +41,8 @@ class Clock:
 
 def summarise(figures: dict[str, Tensor], norm: Tensor, step: int, clock: Clock) -> dict[str, float]:
     """One line of the log."""
-    values = torch.stack([figures[key].float() for key in WATCHED] + [norm.float()]).tolist()
-    line = {"step": float(step), **dict(zip((*WATCHED, "gradient"), values, strict=True))}
+    values = torch.stack([value.float() for value in figures.values()] + [norm.float()]).tolist()
+    line = {"step": float(step), **dict(zip((*figures, "gradient"), values, strict=True))}
     line["pairs_per_second"] = clock.pairs_per_second()
     return line
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coam.data.posed import PosedSource
 from coam.data.sample import PairSource
 from coam.errors import ConfigError, DataError, MissingExtraError
 from coam.models.encoders import load_pretrained
@@ -29,9 +30,10 @@ from coam.models.registry import (
     save_model,
 )
 from coam.training.checkpoint import load_checkpoint, save_checkpoint
-from coam.training.config import Recipe
+from coam.training.config import LossSpec, Recipe
 from coam.training.log import Clock, append_line, check_finite, drop_lines_after, summarise
 from coam.training.objective import Objective
+from coam.training.objective_posed import EpipolarObjective
 from coam.training.schedule import phase_of, start_average
 from coam.training.step import Step, build_optimiser, set_training_mode
 
@@ -64,7 +66,7 @@ def build_start(recipe: Recipe, root: Path) -> ModelFile:
 
 def train(
     recipe: Recipe,
-    source: PairSource,
+    source: PairSource | PosedSource,
     model: DescriptorModel,
     folder: Path,
     fabric: Any = None,
@@ -88,7 +90,7 @@ def train(
     optimiser = build_optimiser(model, recipe.optimiser)
     average = start_average(model)
     step = load_checkpoint(checkpoint, recipe, model, average, optimiser) if checkpoint.exists() else 0
-    losses = Objective(model, recipe.loss)
+    losses = build_objective(model, recipe.loss)
     objective, wrapped = fabric.setup(losses, optimiser)
     take_step = Step(recipe, source, model, losses, objective, wrapped, average, fabric)
     set_training_mode(model, recipe.optimiser)
@@ -122,6 +124,11 @@ def train(
     fabric.barrier()
     seconds = time.monotonic() - start_time
     return Outcome(averaged, step, step >= recipe.steps, seconds, fabric.is_global_zero)
+
+
+def build_objective(model: DescriptorModel, spec: LossSpec) -> Objective | EpipolarObjective:
+    """The losses by name: of known correspondences, or of known cameras."""
+    return EpipolarObjective(model, spec) if spec.kind == "epipolar" else Objective(model, spec)
 
 
 def describe(recipe: Recipe, step: int, card: dict[str, Any]) -> tuple[str, dict[str, Any]]:

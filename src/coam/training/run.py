@@ -13,7 +13,7 @@ from coam.errors import DataError
 from coam.models.registry import ModelFile
 from coam.training.config import Recipe, load_recipe
 from coam.training.loop import Outcome, Report, build_start, check_batches, make_fabric, train
-from coam.training.sources import build_mixture
+from coam.training.sources import build_source
 
 
 def run_recipe(
@@ -33,7 +33,7 @@ def run_recipe(
     check_batches(recipe, devices)  # before the other processes are started
     start = build_start(recipe, data)
     fabric = make_fabric(device, devices)
-    source = build_mixture(recipe, data, fabric.device)
+    source = build_source(recipe, data, fabric.device)
     return train(recipe, source, start.model, folder, fabric, minutes * 60, report, inherited_card(start))
 
 
@@ -51,9 +51,10 @@ def inherited_card(start: ModelFile) -> dict[str, Any]:
 def print_line(line: dict[str, float]) -> None:
     """A log line for people."""
     memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+    said_apart = ("step", "loss", "accuracy", "error", "valid", "temperature", "gradient", "pairs_per_second")
+    parts = "".join(f"  {key} {value:.3f}" for key, value in line.items() if key not in said_apart)
     print(
-        f"step {line['step']:6.0f}  loss {line['loss']:.3f}  descriptor {line['descriptor']:.3f}"
-        f"  coarse {line['coarse']:.3f}  fine {line['fine']:.3f}  score {line['score']:.3f}"
+        f"step {line['step']:6.0f}  loss {line['loss']:.3f}{parts}"
         f"  right {line['accuracy']:.3f}  off {line['error']:.2f} px  T {line['temperature']:.1f}"
         f"  |g| {line['gradient']:.2f}  {line['pairs_per_second']:.0f} pairs/s  {memory:.1f} GiB",
         file=sys.stderr,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from coam.data.bank import (
     single_groups,
 )
 from coam.data.mixture import Ingredient, Mixture
+from coam.data.posed import PosedMixture
 from coam.data.sample import PairSource
 from coam.data.worlds import WorldConfig, WorldPairs
 from coam.errors import ConfigError, DataError
@@ -28,6 +31,24 @@ from coam.models.registry import config_from_dict
 from coam.training.config import Recipe, SourceSpec
 
 STYLED_AT_ONCE = 16  # pictures
+RENDERED = ("plane", "world")
+Source = TypeVar("Source")
+
+
+def build_source(recipe: Recipe, root: Path, device: torch.device) -> Mixture | PosedMixture:
+    """All sources of a recipe, of the kind that its loss needs: correspondences, or cameras alone."""
+    if recipe.loss.kind == "epipolar":
+        from coam.training.sources_posed import build_posed_mixture
+
+        return build_posed_mixture(recipe, root, device)
+    return build_mixture(recipe, root, device)
+
+
+def check_sources(recipe: Recipe, root: Path) -> None:
+    """Every path of the recipe must be there."""
+    for spec in recipe.sources:
+        if not (root / spec.path).exists():
+            raise DataError(f"{root / spec.path}: not there (source {spec.kind!r} of recipe {recipe.name!r})")
 
 
 def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
@@ -36,37 +57,78 @@ def build_mixture(recipe: Recipe, root: Path, device: torch.device) -> Mixture:
     Sources of one kind of rendered world become one source that chooses among their photos: a batch of many
     worlds costs little more than a batch of one.
     """
-    for spec in recipe.sources:
-        if not (root / spec.path).exists():
-            raise DataError(f"{root / spec.path}: not there (source {spec.kind!r} of recipe {recipe.name!r})")
+    check_sources(recipe, root)
     ingredients = [
         Ingredient(_measured(spec, recipe, root, device), spec.share, spec.light)
         for spec in recipe.sources
-        if spec.kind in ("tracks", "rgbd")
+        if spec.kind not in RENDERED
     ]
-    rendered = [spec for spec in recipe.sources if spec.kind in ("plane", "world")]
-    if rendered:
-        bank, owner = _bank(rendered, recipe, root, device)
-        for kind in ("plane", "world"):
-            specs = [spec for spec in rendered if spec.kind == kind]
-            if specs:
-                source = WorldPairs(bank, _world_config(specs), _group_weights(specs, owner))
-                ingredients.append(Ingredient(source, sum(s.share for s in specs), wrong=kind == "plane"))
+    for worlds in rendered_worlds(recipe, root, device):
+        source = WorldPairs(worlds.bank, worlds.config, worlds.weight)
+        ingredients.append(Ingredient(source, worlds.share, wrong=worlds.config.scene == "plane"))
     return Mixture(ingredients, recipe.wrong_pairs)
 
 
 def _measured(spec: SourceSpec, recipe: Recipe, root: Path, device: torch.device) -> PairSource:
+    from coam.data.megadepth import MegaDepthPairs
     from coam.data.rgbd import RgbdPairs
     from coam.data.tracks import TrackPairs
 
+    if spec.kind == "depth":
+        refuse_style(spec)
+        return with_options(MegaDepthPairs, spec, root / spec.path, device=device)
+    if spec.kind not in ("tracks", "rgbd"):
+        raise ConfigError(
+            f"a source of kind {spec.kind!r} knows cameras only, no correspondences; use the loss 'epipolar'"
+        )
     kind: Callable[..., TrackPairs | RgbdPairs] = TrackPairs if spec.kind == "tracks" else RgbdPairs
-    unknown = spec.options.keys() - inspect.signature(kind).parameters.keys()
-    if unknown:
-        raise ConfigError(f"a source of kind {spec.kind!r} has no option {sorted(unknown)[0]!r}")
-    source = kind(root / spec.path, device, **spec.options)
+    source = with_options(kind, spec, root / spec.path, device=device)
     if spec.stylize > 0:
         source.photos.add_copies(Restyle(recipe, root, device), spec.stylize)
     return source
+
+
+def refuse_style(spec: SourceSpec) -> None:
+    """Photos that are read from disk again and again have no styled copies."""
+    if spec.stylize > 0:
+        raise ConfigError(f"a source of kind {spec.kind!r} cannot stylize; leave it out")
+
+
+def with_options(kind: Callable[..., Source], spec: SourceSpec, *given: Any, **also_given: Any) -> Source:
+    """Build a source with the recipe's options; one that is a mapping becomes the dataclass it stands for."""
+    known = inspect.signature(kind).parameters
+    options = {}
+    for name, value in spec.options.items():
+        if name not in known:
+            raise ConfigError(f"a source of kind {spec.kind!r} has no option {name!r}")
+        default = known[name].default
+        if dataclasses.is_dataclass(default) and isinstance(value, dict):
+            value = config_from_dict(type(default), value)
+        options[name] = value
+    return kind(*given, **also_given, **options)
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """What all sources of one kind of rendered world are made of."""
+
+    bank: PhotoBank
+    config: WorldConfig
+    weight: Tensor  # (groups of the bank,)
+    share: float
+
+
+def rendered_worlds(recipe: Recipe, root: Path, device: torch.device) -> Iterator[Worlds]:
+    """One entry for each kind of rendered world in the recipe; they share one bank of photos."""
+    rendered = [spec for spec in recipe.sources if spec.kind in RENDERED]
+    if not rendered:
+        return
+    bank, owner = _bank(rendered, recipe, root, device)
+    for kind in RENDERED:
+        specs = [spec for spec in rendered if spec.kind == kind]
+        if specs:
+            share = sum(spec.share for spec in specs)
+            yield Worlds(bank, _world_config(specs), _group_weights(specs, owner), share)
 
 
 def _bank(

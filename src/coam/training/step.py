@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coam.data.posed import PosedSource
 from coam.data.sample import PairSource, is_recordable
 from coam.models.registry import DescriptorModel
 from coam.training.config import OptimiserSpec, Phase, Recipe
 from coam.training.objective import Objective
+from coam.training.objective_posed import EpipolarObjective
 from coam.training.schedule import learning_rate_factor, phase_of, update_average
 
 
@@ -56,9 +58,9 @@ class Step:
     def __init__(
         self,
         recipe: Recipe,
-        source: PairSource,
+        source: PairSource | PosedSource,
         model: DescriptorModel,
-        losses: Objective,
+        losses: Objective | EpipolarObjective,
         objective: nn.Module,
         optimiser: Any,
         average: dict[str, Tensor],

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from coam.errors import ConfigError
+
 PYRAMID_STRIDES = (2, 4, 8, 16, 32)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -17,12 +19,12 @@ Triple = tuple[float, float, float]
 class Encoder(nn.Module):
     """Image (B, 3, H, W) in [0, 1] -> five maps (B, C_l, H / s_l, W / s_l), s = 2 ... 32.
 
-    H and W are multiples of 32.
+    H and W are multiples of 32. An encoder may be built with fewer `levels`, for networks that end earlier.
     """
 
     # Where torchvision publishes ImageNet weights; the hash is in the file name.
     public_url: str | None = None
-    # Entries of public checkpoints that belong to the classifier and are left out when loading.
+    # Entries of public checkpoints that are left out when loading: the classifier, and levels not built.
     classifier_prefixes: tuple[str, ...] = ()
 
     def __init__(self, channels: tuple[int, ...], mean: Triple, std: Triple) -> None:
@@ -48,6 +50,12 @@ class Encoder(nn.Module):
     def with_own_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A public checkpoint's tensors under this encoder's names, the classifier left out."""
         return {name: value for name, value in state.items() if not name.startswith(self.classifier_prefixes)}
+
+
+def check_levels(levels: int) -> None:
+    """Refuse a number of levels that no encoder has."""
+    if not 1 <= levels <= len(PYRAMID_STRIDES):
+        raise ConfigError(f"an encoder has 1 to {len(PYRAMID_STRIDES)} levels, not {levels}")
 
 
 def initialise_convolutions(module: nn.Module) -> None:

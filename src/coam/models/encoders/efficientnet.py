@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coam.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple, initialise_convolutions
+from coam.models.encoders.base import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Encoder,
+    Triple,
+    check_levels,
+    initialise_convolutions,
+)
 
 
 @dataclass(frozen=True)
@@ -155,23 +162,27 @@ def _build_stage(variant: Variant, stage: Stage, inputs: int) -> nn.Sequential:
 
 
 class EfficientNetEncoder(Encoder):
-    """EfficientNet without its 1280-channel head: levels of 16, 24, 40, 112 and 320 channels."""
+    """EfficientNet without its 1280-channel head: levels of 16, 24, 40, 112 and 320 channels.
 
-    classifier_prefixes = ("classifier.", "features.8.")
+    With `levels` < 5 the deeper stages are left out.
+    """
 
-    def __init__(self, variant: Variant) -> None:
-        channels = tuple(variant.stages[index - 1].channels for index in LEVEL_STAGES)
+    def __init__(self, variant: Variant, levels: int = 5) -> None:
+        check_levels(levels)
+        last = LEVEL_STAGES[levels - 1]
+        channels = tuple(variant.stages[index - 1].channels for index in LEVEL_STAGES[:levels])
         super().__init__(channels, variant.mean, variant.std)
+        self.classifier_prefixes = ("classifier.", *(f"features.{index}." for index in range(last + 1, 9)))
         layers = [conv_norm(variant, 3, STEM_CHANNELS, kernel=3, stride=2)]
         inputs = STEM_CHANNELS
-        for stage in variant.stages:
+        for stage in variant.stages[:last]:
             layers.append(_build_stage(variant, stage, inputs))
             inputs = stage.channels
         self.features = nn.Sequential(*layers)
         initialise_convolutions(self)
 
     def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) -> five maps (B, C_l, H / s_l, W / s_l)."""
+        """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level."""
         levels = []
         features = normalised
         for index, layer in enumerate(self.features):
@@ -186,22 +197,22 @@ class EfficientNetB1Encoder(EfficientNetEncoder):
 
     public_url = "https://download.pytorch.org/models/efficientnet_b1_rwightman-bac287d4.pth"
 
-    def __init__(self) -> None:
-        super().__init__(B1)
+    def __init__(self, levels: int = 5) -> None:
+        super().__init__(B1, levels)
 
 
 class EfficientNetLite1Encoder(EfficientNetEncoder):
     """EfficientNet-Lite1; reads files with its own names and with those of `efficientnet_lite_pytorch`."""
 
-    def __init__(self) -> None:
-        super().__init__(LITE1)
+    def __init__(self, levels: int = 5) -> None:
+        super().__init__(LITE1, levels)
 
     def with_own_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors under this encoder's names; head and classifier left out."""
         if "_conv_stem.weight" not in state:
             return super().with_own_names(state)
         renamed = {lite1_name(name): value for name, value in state.items()}
-        return {name: value for name, value in renamed.items() if name is not None}
+        return super().with_own_names({name: value for name, value in renamed.items() if name is not None})
 
 
 def _lite1_block_places() -> list[tuple[int, int]]:

@@ -8,7 +8,13 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coam.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Encoder, initialise_convolutions
+from coam.models.encoders.base import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Encoder,
+    check_levels,
+    initialise_convolutions,
+)
 
 STEM_CHANNELS = 64
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -83,28 +89,26 @@ def _build_stage(block: BlockBuilder, index: int, inputs: int, expansion: int) -
 
 
 class ResNetEncoder(Encoder):
-    """Levels: the stem before pooling (64 channels), then the four stages."""
+    """Levels: the stem before pooling (64 channels), then the four stages; `levels` < 5 ends earlier."""
 
-    classifier_prefixes = ("fc.",)
-
-    def __init__(self, block: BlockBuilder, expansion: int) -> None:
+    def __init__(self, block: BlockBuilder, expansion: int, levels: int = 5) -> None:
+        check_levels(levels)
         channels = (STEM_CHANNELS, *(width * expansion for width in STAGE_WIDTHS))
-        super().__init__(channels, IMAGENET_MEAN, IMAGENET_STD)
+        super().__init__(channels[:levels], IMAGENET_MEAN, IMAGENET_STD)
+        self.classifier_prefixes = ("fc.", *(f"layer{stage}." for stage in range(levels, 5)))
         self.conv1 = nn.Conv2d(3, STEM_CHANNELS, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(STEM_CHANNELS)
-        self.layer1 = _build_stage(block, 0, STEM_CHANNELS, expansion)
-        self.layer2 = _build_stage(block, 1, channels[1], expansion)
-        self.layer3 = _build_stage(block, 2, channels[2], expansion)
-        self.layer4 = _build_stage(block, 3, channels[3], expansion)
+        for stage in range(1, levels):
+            self.add_module(f"layer{stage}", _build_stage(block, stage - 1, channels[stage - 1], expansion))
         initialise_convolutions(self)
 
     def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) -> five maps (B, C_l, H / s_l, W / s_l)."""
+        """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level."""
         stem = F.relu(self.bn1(self.conv1(normalised)), inplace=True)
         levels = [stem]
         features = F.max_pool2d(stem, 3, 2, 1)
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            features = stage(features)
+        for stage in range(1, len(self.channels)):
+            features = getattr(self, f"layer{stage}")(features)
             levels.append(features)
         return tuple(levels)
 
@@ -114,14 +118,15 @@ class ResNet34Encoder(ResNetEncoder):
 
     public_url = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 
-    def __init__(self) -> None:
-        super().__init__(BasicBlock, BasicBlock.expansion)
+    def __init__(self, levels: int = 5) -> None:
+        super().__init__(BasicBlock, BasicBlock.expansion, levels)
 
 
 class ResNet50Encoder(ResNetEncoder):
     """Levels of 64, 256, 512, 1024 and 2048 channels; `stride_on_first_conv` as in the original ResNet."""
 
-    def __init__(self, stride_on_first_conv: bool = False) -> None:
-        super().__init__(partial(Bottleneck, stride_on_first_conv=stride_on_first_conv), Bottleneck.expansion)
+    def __init__(self, stride_on_first_conv: bool = False, levels: int = 5) -> None:
+        block = partial(Bottleneck, stride_on_first_conv=stride_on_first_conv)
+        super().__init__(block, Bottleneck.expansion, levels)
         if not stride_on_first_conv:  # torchvision publishes none for the original kind
             self.public_url = "https://download.pytorch.org/models/resnet50-0676ba61.pth"
