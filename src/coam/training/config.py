@@ -31,8 +31,8 @@ class SourceSpec:
     # needs cameras only, also a COLMAP model and a list of posed pairs.
     kind: Literal["plane", "world", "tracks", "rgbd", "depth", "colmap", "pairs"]
     # Below the data root: folder of photos ("plane", "world"), packed file ("tracks", "rgbd"), MegaDepth's
-    # folder ("depth"), folder with the model in sparse/0 and photos in images ("colmap"), folder with the
-    # photos and pairs_with_gt.txt ("pairs").
+    # folder ("depth"), folder with images/ and the model in sparse/0/, sparse/ or itself ("colmap"), folder
+    # with the photos and pairs_with_gt.txt ("pairs").
     path: str
     share: float = 1.0  # of each batch, relative to the other sources
     aligned: bool = False  # the photos of one sub-folder show the same place pixel by pixel

@@ -69,5 +69,6 @@ def _listed(kind: str, path: Path, choice: PosedChoice, scenes: list[str] | None
     if kind == "rgbd":
         return pairs_from_rgbd(path, None if choice == DEFAULT_CHOICE else choice)
     if kind == "colmap":
-        return pairs_from_colmap(path / "sparse" / "0", path / "images", choice)
+        inside = [path / "sparse" / "0", path / "sparse", path]
+        return pairs_from_colmap(next(f for f in inside if f.is_dir()), path / "images", choice)
     return pairs_from_list(path, choice)
