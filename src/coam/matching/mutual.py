@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from coam.matching.threads import run_side_by_side
+
 _PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB
 _CPU_PANEL_ROWS = 256  # as fast as higher panels, and 16384 columns of it stay in the L3 cache
 _TILE_COLUMNS = 1024  # 256 x 1024 floats are reduced while they are still in the L2 cache
 _GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
-_SAFE_EXPONENT = 80.0  # exp(-80) is still a normal float32
+_SAFE_EXPONENT = 80.0  # exp(40) and its sums are far from what float32 cannot hold, exp(-40) as well
+_WORTH_A_THREAD = 2**22  # entries of the similarity matrix from which shares of it run side by side
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class _Panel:
     """Some rows of the similarity matrix, alive until the next panel is asked for."""
 
     start: int
+    descriptors: Tensor  # (R, D) of its rows
     similarity: Tensor  # (R, M)
     row_value: Tensor  # (R,) maximum of each row
     row_index: Tensor  # (R,) its first column
@@ -94,11 +99,11 @@ def dual_softmax_nearest(
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
-    softmax = _DualSoftmax(descriptors0, descriptors1, temperature)
-    if chunk is None and softmax.common_shift is not None and _can_fuse(descriptors0, descriptors1):
+    softmax = _Softmax.between(descriptors0, descriptors1, temperature)
+    if chunk is None and softmax.needs_no_shift and _can_fuse(descriptors0, descriptors1):
         from coam.matching.mutual_triton import fused_mutual_nearest
 
-        return fused_mutual_nearest(descriptors0, descriptors1, temperature, softmax.common_shift)
+        return fused_mutual_nearest(descriptors0, descriptors1, temperature, softmax.bound)
     return _mutual(descriptors0, descriptors1, chunk, softmax)
 
 
@@ -142,85 +147,170 @@ def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
     return is_supported(descriptors0, descriptors1)
 
 
+@dataclass(frozen=True)
+class _Share:
+    """What some rows, in one piece, contribute to the search."""
+
+    column_best: Tensor  # (M,) maximum of each column over these rows
+    partner: Tensor  # (M,) the row that is a column's first maximum, if it chose this column; else -1
+    sums: _ExponentialSums | None
+
+
 def _mutual(
-    descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _DualSoftmax | None
+    descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _Softmax | None
 ) -> MutualMatches:
+    rows = descriptors0.shape[0]
+    starts = _share_starts(rows, descriptors1.shape[0], chunk, descriptors0.device.type == "cpu")
+    tasks = [
+        partial(_search, descriptors0[start:end], descriptors1, chunk, softmax, start)
+        for start, end in zip(starts, [*starts[1:], rows], strict=True)
+    ]
+    shares = run_side_by_side(tasks)
+    column_best, partner = shares[0].column_best, shares[0].partner
+    for share in shares[1:]:
+        # Strictly greater: of equal rows the first wins.
+        improved = share.column_best > column_best
+        column_best = torch.where(improved, share.column_best, column_best)
+        partner = torch.where(improved, share.partner, partner)
+    index1 = torch.nonzero(partner >= 0).squeeze(1)
+    index0, order = torch.sort(partner[index1])
+    index1 = index1[order]
+    similarity = column_best[index1]
+    sums = _ExponentialSums.joined([share.sums for share in shares if share.sums is not None])
+    return MutualMatches(
+        index0, index1, similarity, None if sums is None else sums.probability(index0, index1, similarity)
+    )
+
+
+@torch.no_grad()  # set per thread
+def _search(
+    descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _Softmax | None, offset: int
+) -> _Share:
+    """The share of descriptors0 (R, D), which are the rows from `offset`."""
     columns, device = descriptors1.shape[0], descriptors1.device
     column_best = torch.full((columns,), -math.inf, device=device)
-    # The row that is a column's first maximum, if that row chose this column; -1 if it chose another.
     partner = torch.full((columns,), -1, dtype=torch.int64, device=device)
-    for panel in _similarity_panels(descriptors0, descriptors1, chunk):
-        # Strictly greater: of equal rows the first panel's wins.
+    sums = None if softmax is None else _ExponentialSums.of_none(softmax, len(descriptors0), columns, device)
+    on_tile = sums.add_tile if sums is not None and softmax is not None and softmax.needs_no_shift else None
+    for panel in _similarity_panels(descriptors0, descriptors1, chunk, on_tile):
         improved = panel.column_value > column_best
         new_best = torch.maximum(column_best, panel.column_value)
-        if softmax is not None:
-            softmax.add(panel, column_best, new_best)
+        if sums is not None and on_tile is None:
+            sums.add_panel(panel, column_best, new_best)
         column_best = new_best
         partner.masked_fill_(improved, -1)
         chosen = panel.row_index
         row = torch.nonzero(improved[chosen] & (panel.row_value == column_best[chosen])).squeeze(1)
         column = chosen[row]
-        # Rows of this panel may tie within a column; only the first of them is the column's choice.
-        attains = panel.similarity.index_select(1, column) == column_best[column]
-        is_first = attains.to(torch.uint8).argmax(dim=0) == row
-        partner[column[is_first]] = row[is_first] + panel.start
-    index1 = torch.nonzero(partner >= 0).squeeze(1)
-    index0, order = torch.sort(partner[index1])
-    index1 = index1[order]
-    similarity = column_best[index1]
-    probability = None if softmax is None else softmax.probability(index0, index1, similarity)
-    return MutualMatches(index0, index1, similarity, probability)
+        is_first = _first_among_equals(panel.descriptors, descriptors1[column].float(), row)
+        partner[column[is_first]] = row[is_first] + (panel.start + offset)
+    return _Share(column_best, partner, sums)
 
 
-class _DualSoftmax:
-    """Sums of exponentials of all rows and columns, gathered panel by panel.
+def _first_among_equals(rows: Tensor, columns: Tensor, row: Tensor) -> Tensor:
+    """Whether no earlier one of rows (R, D) is as similar to columns (K, D) as row[k] is: (K,) bool.
 
-    Where the exponents cannot spread beyond what float32 holds (Cauchy-Schwarz bounds them), one exponential
-    per entry with one common shift serves row and column sums; otherwise each has its own shift, its maximum.
+    Only the first of equal rows is a column's choice. The few similarities are computed again: to look them
+    up in a panel, each in a cache line of its own, takes ten times as long.
+    """
+    similarity = rows @ columns.t()
+    own = similarity[row, torch.arange(len(row), device=row.device)]
+    return (similarity == own).to(torch.uint8).argmax(dim=0) == row
+
+
+def _share_starts(rows: int, columns: int, chunk: int | None, on_cpu: bool) -> list[int]:
+    """First rows of the shares that run side by side: one per thread of torch if that pays."""
+    threads = torch.get_num_threads() if on_cpu and chunk is None else 1
+    if rows * columns < _WORTH_A_THREAD:
+        threads = 1
+    return [rows * thread // threads for thread in range(threads)]
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """How exponentials are taken: exp(x / temperature) = 2^(scale x)."""
+
+    scale: float
+    bound: float  # on the absolute similarity (Cauchy-Schwarz)
+    needs_no_shift: bool  # float32 holds the exponentials and their sums as they are
+
+    @staticmethod
+    def between(descriptors0: Tensor, descriptors1: Tensor, temperature: float) -> _Softmax:
+        bound = 0.0
+        if descriptors0.shape[0] and descriptors1.shape[0]:
+            longest = [d.float().norm(dim=1).max() for d in (descriptors0, descriptors1)]
+            bound = float(longest[0] * longest[1])
+        return _Softmax(math.log2(math.e) / temperature, bound, 2 * bound / temperature < _SAFE_EXPONENT)
+
+    def power(self, value: Tensor, shift: Tensor) -> Tensor:
+        """exp((value - shift) / temperature); torch takes powers of 2 three times as fast as those of e."""
+        return (value - shift).mul_(self.scale).exp2_()
+
+
+@dataclass
+class _ExponentialSums:
+    """Sums over rows and columns of 2^(scale (similarity - shift)).
+
+    Without shifts one exponential per entry serves row and column, and tiles are taken while they are in the
+    cache; otherwise each row and column is shifted by its maximum.
     """
 
-    def __init__(self, descriptors0: Tensor, descriptors1: Tensor, temperature: float) -> None:
-        rows, columns = descriptors0.shape[0], descriptors1.shape[0]
-        self.sharpness = 1.0 / temperature
-        bound = 0.0
-        if rows and columns:
-            longest = descriptors0.float().norm(dim=1).max() * descriptors1.float().norm(dim=1).max()
-            bound = float(longest)
-        self.common_shift = bound if 2 * bound * self.sharpness < _SAFE_EXPONENT else None
-        self.row_sum = torch.zeros(rows, device=descriptors0.device)
-        self.row_shift = torch.full((rows,), bound, device=descriptors0.device)
-        self.column_sum = torch.zeros(columns, device=descriptors0.device)
-        self.column_shift = torch.full((columns,), bound, device=descriptors0.device)
+    softmax: _Softmax
+    row_sum: Tensor  # (R,)
+    row_shift: Tensor  # (R,)
+    column_sum: Tensor  # (M,)
+    column_shift: Tensor  # (M,)
+    buffer: Tensor  # of the size of a tile
 
-    def add(self, panel: _Panel, old_best: Tensor, new_best: Tensor) -> None:
+    @staticmethod
+    def of_none(softmax: _Softmax, rows: int, columns: int, device: torch.device) -> _ExponentialSums:
+        zeros = [torch.zeros(count, device=device) for count in (rows, rows, columns, columns, 0)]
+        return _ExponentialSums(softmax, *zeros)
+
+    @staticmethod
+    def joined(parts: list[_ExponentialSums]) -> _ExponentialSums | None:
+        """Sums of all rows from those of consecutive ones."""
+        if len(parts) <= 1:
+            return parts[0] if parts else None
+        softmax = parts[0].softmax
+        shift = torch.stack([part.column_shift for part in parts]).amax(dim=0)
+        return _ExponentialSums(
+            softmax,
+            torch.cat([part.row_sum for part in parts]),
+            torch.cat([part.row_shift for part in parts]),
+            torch.stack([p.column_sum * softmax.power(p.column_shift, shift) for p in parts]).sum(dim=0),
+            shift,
+            parts[0].buffer,
+        )
+
+    def add_tile(self, tile: Tensor, top: int, left: int) -> None:
+        """Take in, without shifts, similarities (R, C) of the rows from `top` and the columns from `left`."""
+        rows, columns = tile.shape
+        if self.buffer.shape != tile.shape:
+            self.buffer = torch.empty(tile.shape, device=tile.device)
+        power = torch.mul(tile, self.softmax.scale, out=self.buffer).exp2_()
+        self.row_sum[top : top + rows] += power.sum(dim=1)
+        self.column_sum[left : left + columns] += power.sum(dim=0)
+
+    def add_panel(self, panel: _Panel, old_best: Tensor, new_best: Tensor) -> None:
         """Take in a panel; `old_best` and `new_best` (M,) are the column maxima before and after it."""
         rows = slice(panel.start, panel.start + len(panel.row_value))
-        row_sum = self.row_sum[rows]
         width = _tile_width(panel.similarity)
         for start in range(0, panel.similarity.shape[1], width):
             columns = slice(start, start + width)
             tile = panel.similarity[:, columns]
-            if self.common_shift is not None:
-                shares = self._exponential(tile, self.common_shift)
-                row_sum += shares.sum(dim=1)
-                self.column_sum[columns] += shares.sum(dim=0)
-                continue
-            row_sum += self._exponential(tile, panel.row_value.unsqueeze(1)).sum(dim=1)
-            shrink = self._exponential(old_best[columns], new_best[columns])
-            added = self._exponential(tile, new_best[columns]).sum(dim=0)
+            self.row_sum[rows] += self.softmax.power(tile, panel.row_value.unsqueeze(1)).sum(dim=1)
+            shrink = self.softmax.power(old_best[columns], new_best[columns])
+            added = self.softmax.power(tile, new_best[columns]).sum(dim=0)
             self.column_sum[columns] = self.column_sum[columns] * shrink + added
-        if self.common_shift is None:
-            self.row_shift[rows] = panel.row_value
-            self.column_shift = new_best
+        self.row_shift[rows] = panel.row_value
+        self.column_shift = new_best
 
     def probability(self, index0: Tensor, index1: Tensor, similarity: Tensor) -> Tensor:
         """Row softmax times column softmax (K,) at the entries (index0, index1)."""
-        row = self._exponential(similarity, self.row_shift[index0]) / self.row_sum[index0]
-        column = self._exponential(similarity, self.column_shift[index1]) / self.column_sum[index1]
+        row = self.softmax.power(similarity, self.row_shift[index0]) / self.row_sum[index0]
+        column = self.softmax.power(similarity, self.column_shift[index1]) / self.column_sum[index1]
         return row * column
-
-    def _exponential(self, value: Tensor, shift: Tensor | float) -> Tensor:
-        return (value - shift).mul_(self.sharpness).exp_()
 
 
 def _panel_rows(rows: int, columns: int, chunk: int | None, on_cpu: bool) -> int:
@@ -239,8 +329,16 @@ def _tile_width(matrix: Tensor) -> int:
     return _TILE_COLUMNS if matrix.device.type == "cpu" else matrix.shape[1]
 
 
-def _similarity_panels(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Iterator[_Panel]:
-    """Panels of the similarity matrix of (N, D) and (M, D) from top to bottom; none if one is empty."""
+def _similarity_panels(
+    descriptors0: Tensor,
+    descriptors1: Tensor,
+    chunk: int | None,
+    on_tile: Callable[[Tensor, int, int], None] | None = None,
+) -> Iterator[_Panel]:
+    """Panels of the similarity matrix of (N, D) and (M, D) from top to bottom; none if one is empty.
+
+    `on_tile` gets every tile, its first row and its first column, while it is still in the cache.
+    """
     rows, columns = descriptors0.shape[0], descriptors1.shape[0]
     if rows == 0 or columns == 0:
         return
@@ -249,12 +347,13 @@ def _similarity_panels(descriptors0: Tensor, descriptors1: Tensor, chunk: int | 
     tile_width = _tile_width(descriptors1)
     groups = -(-columns // _GROUP)
     # The columns that fill the last group stay at -inf and so never win.
-    buffer = torch.full((height, groups * _GROUP), -math.inf, device=descriptors0.device)
+    # A group more than is needed: rows a power of two apart would compete for the same places in the cache.
+    buffer = torch.full((height, (groups + 1) * _GROUP), -math.inf, device=descriptors0.device)
     group_value = torch.empty(height, groups, device=descriptors0.device)
     column_value = torch.empty(columns, device=descriptors0.device)
     for start in range(0, rows, height):
         block = descriptors0[start : start + height]
-        panel, group_maxima = buffer[: len(block)], group_value[: len(block)]
+        panel, group_maxima = buffer[: len(block), : groups * _GROUP], group_value[: len(block)]
         for left in range(0, columns, tile_width):
             right = min(left + tile_width, columns)
             tile = panel[:, left:right]
@@ -263,7 +362,9 @@ def _similarity_panels(descriptors0: Tensor, descriptors1: Tensor, chunk: int | 
             first, last = left // _GROUP, -(-right // _GROUP)
             whole_groups = panel[:, first * _GROUP : last * _GROUP].view(-1, last - first, _GROUP)
             torch.amax(whole_groups, dim=2, out=group_maxima[:, first:last])
+            if on_tile is not None:
+                on_tile(tile, start, left)
         row_value, group = group_maxima.max(dim=1)
         winners = panel.view(-1, groups, _GROUP)[torch.arange(len(block), device=panel.device), group]
         row_index = group * _GROUP + winners.argmax(dim=1)
-        yield _Panel(start, panel[:, :columns], row_value, row_index, column_value)
+        yield _Panel(start, block, panel[:, :columns], row_value, row_index, column_value)
