@@ -159,19 +159,27 @@ def stylization(
     resolution: Resolution = None,
     preset: Preset = None,
     settings_of_matcher: Set = None,
+    weights: Annotated[Path | None, typer.Option(help="A stylizer's .safetensors file.")] = None,
+    leaks: Annotated[bool, typer.Option("--leaks", help="Also whether colours of the view leak in.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Colours of another photo, L1 to the truth: do nothing, colour transfer, warp only, your stylizer."""
-    from coam.evaluation.hpatches import load_hpatches
+    """Colours of another photo, L1 to the truth: simple baselines, warp only, both stages, your stylizer."""
     from coam.evaluation.pairs import limit_pairs
-    from coam.evaluation.stylization import STYLIZATION, find_stylizer, measure_stylization
+    from coam.evaluation.stylization import (
+        STYLIZATION,
+        find_stylizer,
+        load_stylization,
+        measure_stylization,
+    )
+    from coam.stylization import load_stylizer
 
     function = find_stylizer(stylizer) if stylizer else None
     spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
-    available = load_hpatches(root)
+    available = load_stylization(root)
     pairs = limit_pairs(available, limit)
+    ours = load_stylizer(weights, device=device)
     with progress_bar(f"stylization: {spec.name}", len(pairs)) as advance:
-        rows = measure_stylization(spec.create(), pairs, function, advance)
+        rows = measure_stylization(spec.create(), pairs, function, advance, ours, leaks)
     folder = folder_of(output, "stylization", root, spec)
     _report(STYLIZATION, pairs, rows, spec, len(available), folder, as_json)
 

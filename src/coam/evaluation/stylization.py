@@ -2,21 +2,29 @@
 
 Given a view and a style photo of the same scene, the wanted picture has the pose of the view and the colours
 of the style photo. Where true correspondences are known, so are the wanted colours: those of the style photo
-at the corresponding place. Layout here: a folder in HPatches layout; image 1 is the view, image k the style
-photo, the homography the correspondence (the paper uses 400 MegaDepth pairs and their depth maps, which are
-not public in this form). The error is the mean absolute difference over the three channels, colours in [0,
-1], at a regular grid of positions of the view that fall inside the style photo.
+at the corresponding place. Layout here: a folder in HPatches layout, or a folder of such folders (one table
+each); image 1 is the view, image k the style photo, the homography the correspondence (the paper uses 400
+MegaDepth pairs and their depth maps, which are not public in this form). The error is the mean absolute
+difference over the three channels, colours in [0, 1], at a regular grid of positions of the view that fall
+inside the style photo.
 
-Baselines: do nothing (the view itself); global colour transfer (Reinhard et al. 2001: mean and spread of each
-channel taken from the style photo, in Lab); warp only (the paper's sampled image: for EVERY position the
-colour of its best match). `--stylizer package.module:function` adds a method: function(view path, style path)
--> picture of the view's size.
+Rows: do nothing (the view itself); global colour transfer (Reinhard et al. 2001: mean and spread of each
+channel taken from the style photo, in Lab); histogram (each channel's distribution taken from the style
+photo); warp only (the paper's sampled image: for EVERY position the colour of its best match); sampled (ours,
+after neighbours have voted); stage 1; full (both stages). `--stylizer package.module:function` adds a method:
+function(view path, style path) -> picture of the view's size.
+
+Leaks (`--leaks`): `grey leak` is the mean colourfulness (largest minus smallest channel) of the result for a
+grey style photo: it should be 0. `view leak` is how much the result changes when the view is recoloured,
+divided by how much the view changed: 0 if nothing of the view's colour leaks in, 1 if all does. `swap` is how
+much the result changes when the style photo is recoloured, divided likewise: it should be near 1.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +32,33 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
+from coam.evaluation.hpatches import load_hpatches
 from coam.evaluation.invariance import corresponding_positions
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import PairBenchmark
 from coam.evaluation.summary import Figure, Row, mean_of
+from coam.geometry.coordinates import resize_points
 
 Picture = npt.NDArray[np.uint8]  # (H, W, 3)
 Stylizer = Callable[[Path, Path], Any]
 COLUMNS = 96  # positions across the view
+METHODS = (
+    "do_nothing", "colour_transfer", "histogram", "warp_only", "sampled", "stage_1", "full", "stylizer",
+)  # fmt: skip
+LEAKS = ("grey_leak", "view_leak", "swap")
+
+
+def load_stylization(root: Path) -> list[EvaluationPair]:
+    """The pairs of a folder in HPatches layout, or of its sub-folders in that layout, each a subset."""
+    folders = sorted(f for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
+    if not folders or any(f.name[:2] in ("i_", "v_") for f in folders):
+        return load_hpatches(root)
+    return [
+        replace(pair, name=f"{folder.name}/{pair.name}", subsets=(folder.name,))
+        for folder in folders
+        for pair in load_hpatches(folder)
+    ]
 
 
 def sample_colours(picture: Picture, points: Array) -> Array:
@@ -65,9 +91,41 @@ def transfer_colours(view: Picture, style: Picture) -> Picture:
     return np.asarray(cv2.cvtColor(lab, cv2.COLOR_LAB2RGB), dtype=np.uint8)
 
 
-def score_stylization(pair: EvaluationPair, matcher: Any, stylizer: Stylizer | None = None) -> Row:
-    """L1 of every method on one pair. `matcher` is one of ours: its match(..., keypoints0=) answers every
-    position.
+def match_histograms(view: Picture, style: Picture) -> Picture:
+    """The view with the distribution of each RGB channel taken from the style photo."""
+    moved = np.empty_like(view)
+    for channel in range(3):
+        _, index, counts = np.unique(view[..., channel], return_inverse=True, return_counts=True)
+        share = (np.cumsum(counts) - counts / 2) / view[..., channel].size
+        wanted = np.sort(style[..., channel], axis=None)
+        values = np.interp(share, (np.arange(len(wanted)) + 0.5) / len(wanted), wanted)
+        moved[..., channel] = np.rint(values)[index].reshape(view.shape[:2]).astype(np.uint8)
+    return moved
+
+
+def recolour(picture: Picture) -> Picture:
+    """The same photo with its channels exchanged and a little darker: the same place, other colours."""
+    turned = picture[..., [1, 2, 0]].astype(np.float64) * np.array([0.9, 0.75, 0.6])
+    return np.rint(turned).astype(np.uint8)
+
+
+def colourfulness(picture: Picture) -> float:
+    """Mean over pixels of the largest minus the smallest channel, in [0, 1]; 0 for a grey picture."""
+    spread = picture.max(axis=2).astype(np.float64) - picture.min(axis=2)
+    return float(spread.mean() / 255)
+
+
+def score_stylization(
+    pair: EvaluationPair,
+    matcher: Any,
+    stylizer: Stylizer | None = None,
+    ours: Any = None,
+    with_leaks: bool = False,
+) -> Row:
+    """L1 of every method on one pair.
+
+    `matcher` is one of ours: its match(..., keypoints0=) answers every position. `ours` is a
+    `coam.stylization.Stylizer`, or None to leave its rows (and the leaks) out.
     """
     from coam.images import load_image
 
@@ -76,22 +134,48 @@ def score_stylization(pair: EvaluationPair, matcher: Any, stylizer: Stylizer | N
     view, style = load_image(pair.image0), load_image(pair.image1)
     places, true_places = corresponding_positions(pair.homography, view.size, style.size, COLUMNS)
     wanted = sample_colours(style.rgb, true_places)
+
+    def error(picture: Picture) -> float:
+        height, width = picture.shape[:2]  # made pictures may have another resolution than the view
+        scale = (width / view.size[0], height / view.size[1])
+        return mean_l1(sample_colours(picture, resize_points(places, scale)), wanted)
+
     warped = matcher.match(view, style, keypoints0=places.astype(np.float32)).points1.astype(np.float64)
-    row: Row = {
-        "positions": float(len(places)),
-        "do_nothing": mean_l1(sample_colours(view.rgb, places), wanted),
-        "colour_transfer": mean_l1(sample_colours(transfer_colours(view.rgb, style.rgb), places), wanted),
-        "warp_only": mean_l1(sample_colours(style.rgb, warped), wanted),
-        "stylizer": float("nan"),
-    }
+    row: Row = {"positions": float(len(places)), **dict.fromkeys((*METHODS, *LEAKS), float("nan"))}
+    row["do_nothing"] = error(view.rgb)
+    row["colour_transfer"] = error(transfer_colours(view.rgb, style.rgb))
+    row["histogram"] = error(match_histograms(view.rgb, style.rgb))
+    row["warp_only"] = mean_l1(sample_colours(style.rgb, warped), wanted)
+    if ours is not None:
+        result = ours.stylize(view, style, force=True)
+        row["sampled"], row["stage_1"] = error(result.sampled), error(result.stage1)
+        row["full"] = error(result.picture)
+        if with_leaks:
+            row |= _leaks(ours, view.rgb, style.rgb, result.picture)
     if stylizer is not None:
         made = load_image(stylizer(pair.image0, pair.image1))
         if made.size != view.size:
             raise ConfigError(
                 f"the stylizer gave {made.size} pixels, wanted the size of the view, {view.size}"
             )
-        row["stylizer"] = mean_l1(sample_colours(made.rgb, places), wanted)
+        row["stylizer"] = error(made.rgb)
     return row
+
+
+def _leaks(ours: Any, view: Picture, style: Picture, picture: Picture) -> Row:
+    grey = np.repeat(np.rint(style @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)[..., None], 3, axis=2)
+    other_view, other_style = recolour(view), recolour(style)
+
+    def change(first: Picture, second: Picture) -> float:
+        return mean_l1(first.reshape(-1, 3) / 255, second.reshape(-1, 3) / 255)
+
+    from_other_view = ours.stylize(other_view, style, force=True).picture
+    from_other_style = ours.stylize(view, other_style, force=True).picture
+    return {
+        "grey_leak": colourfulness(ours.stylize(view, grey, force=True).picture),
+        "view_leak": change(picture, from_other_view) / max(change(view, other_view), 1e-6),
+        "swap": change(picture, from_other_style) / max(change(style, other_style), 1e-6),
+    }
 
 
 def measure_stylization(
@@ -99,15 +183,17 @@ def measure_stylization(
     pairs: Sequence[EvaluationPair],
     stylizer: Stylizer | None = None,
     progress: Progress = lambda done: None,
+    ours: Any = None,
+    with_leaks: bool = False,
 ) -> list[Row]:
-    """Rows of the pairs."""
+    """Rows of the pairs; arguments as in `score_stylization`."""
     if not hasattr(matcher, "match"):
         raise ConfigError(
             "stylization asks for the match of every position: give one of our models as --matcher"
         )
     rows = []
     for pair in pairs:
-        rows.append(score_stylization(pair, matcher, stylizer))
+        rows.append(score_stylization(pair, matcher, stylizer, ours, with_leaks))
         progress(1)
     return rows
 
@@ -132,10 +218,17 @@ STYLIZATION = PairBenchmark(
     name="stylization",
     protocol=__doc__ or "",
     score=_no_matches,
-    figures=tuple(
-        Figure(f"L1 {key.replace('_', ' ')}", mean_of(key), "value", headline=True, higher_is_better=False)
-        for key in ("do_nothing", "colour_transfer", "warp_only", "stylizer")
+    figures=(
+        *(
+            Figure(
+                f"L1 {key.replace('_', ' ')}", mean_of(key), "value", headline=True, higher_is_better=False
+            )
+            for key in METHODS
+        ),
+        Figure("grey leak", mean_of("grey_leak"), "value", higher_is_better=False),
+        Figure("view leak", mean_of("view_leak"), "value", higher_is_better=False),
+        Figure("swap", mean_of("swap"), "value"),
     ),
-    rank_by="warp_only",
+    rank_by="full",
     rank_higher_is_better=False,
 )
