@@ -2,11 +2,13 @@
 
 A plain enlargement would blur. So around every pixel the made picture is written as a linear function of
 VIEW's lightness (a guided filter), the two coefficients, which are smooth, are enlarged, and the function is
-applied to VIEW at full size.
+applied to VIEW at full size. Where VIEW has no contrast from which to learn the slope, detail is as much
+brighter or darker as the made picture is.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +17,8 @@ from coam.images import RGB
 from coam.stylization.colours import GREY
 
 RADIUS = 2  # pixels of the working resolution
-REGULARITY = 4e-4  # variance of VIEW's lightness (in [0, 1]) below which detail is not worth carrying over
+REGULARITY = 4e-4  # variance of VIEW's lightness (in [0, 1]) below which its slope is not believed
+STEEPEST = 1.5  # slope where it cannot be learnt
 STRIP = 512  # rows of the full picture made at a time
 
 
@@ -33,8 +36,6 @@ def upsample_guided(picture: Tensor, view: RGB) -> RGB:
         bottom = min(top + STRIP, height)
         a, b = (_enlarged_rows(part, top, bottom, (height, width)) for part in (slope, offset))
         strips.append(_bytes((a * light[None, top:bottom] + b)))
-    import numpy as np
-
     return np.concatenate(strips)
 
 
@@ -48,7 +49,8 @@ def _linear_fit(picture: Tensor, guide: Tensor) -> tuple[Tensor, Tensor]:
     mean_guide, mean_picture = _mean(guide), _mean(picture)
     variance = _mean(guide * guide) - mean_guide * mean_guide
     covariance = _mean(guide * picture) - mean_guide * mean_picture
-    slope = covariance / (variance.clamp(min=0) + REGULARITY)
+    brightness = (mean_picture / (mean_guide + 0.02)).clamp(max=STEEPEST)
+    slope = (covariance + REGULARITY * brightness) / (variance.clamp(min=0) + REGULARITY)
     return _mean(slope), _mean(mean_picture - slope * mean_guide)
 
 
