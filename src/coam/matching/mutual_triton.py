@@ -24,6 +24,7 @@ from torch import Tensor
 from coam.matching.mutual import MutualMatches
 
 LARGEST_DESCRIPTOR = 256
+PRECISION = "tf32x3"  # of float32 only: three products of the matrix unit for one, as exact as plain float32
 SLAB_BLOCKS = 512  # blocks of rows per launch: column maxima of a slab take 512 * columns floats
 
 
@@ -44,7 +45,8 @@ HALF_PRECISION_WITH_SUMS = KernelShape(block_rows=64, tile_columns=128, warps=8)
 FULL_PRECISION = KernelShape(block_rows=64, tile_columns=64, warps=4, stages=2)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# One compilation serves all sizes: by default Triton would compile again for sizes that are multiples of 16.
+@triton.jit(do_not_specialize=["rows", "columns", "tiles_per_split"])  # type: ignore[untyped-decorator]
 def _search_kernel(  # type: ignore[no-untyped-def]
     rows_ptr,
     columns_ptr,
@@ -56,6 +58,7 @@ def _search_kernel(  # type: ignore[no-untyped-def]
     rows,
     columns,
     tiles_per_split,
+    column_stride,
     scale,
     shift,
     SIZE: tl.constexpr,
@@ -83,7 +86,7 @@ def _search_kernel(  # type: ignore[no-untyped-def]
     sums = tl.zeros([TILE, BLOCK], dtype=tl.float32)
     first_tile = split * tiles_per_split
     last_tile = tl.minimum(first_tile + tiles_per_split, tl.cdiv(columns, TILE))
-    column_offset = block.to(tl.int64) * columns
+    column_offset = block.to(tl.int64) * column_stride
     for tile in range(first_tile, last_tile):
         column = tile * TILE + tl.arange(0, TILE)
         known_column = tl.minimum(column, columns - 1).to(tl.int64)
@@ -114,7 +117,7 @@ def _search_kernel(  # type: ignore[no-untyped-def]
         tl.store(row_sum_ptr + row_offset + row, tl.sum(sums, axis=0), mask=row < rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _first_kernel(  # type: ignore[no-untyped-def]
     rows_ptr,
     columns_ptr,
@@ -233,8 +236,9 @@ def _search_slab(
     row_value = torch.empty(splits, rows, device=device)
     row_index = torch.empty(splits, rows, dtype=torch.int32, device=device)
     row_sum = torch.empty(splits if with_sums else 0, rows, device=device)
-    column_value = torch.empty(blocks, columns, device=device)
-    column_sum = torch.empty(blocks if with_sums else 0, columns, device=device)
+    stride = 16 * triton.cdiv(columns, 16)  # lines begin where whole words can be written
+    column_value = torch.empty(blocks, stride, device=device)
+    column_sum = torch.empty(blocks if with_sums else 0, stride, device=device)
     _search_kernel[(blocks, splits)](
         slab,
         descriptors1,
@@ -246,6 +250,7 @@ def _search_slab(
         rows,
         columns,
         tiles_per_split,
+        stride,
         sharpness,
         largest_similarity * sharpness,
         SIZE=size,
@@ -253,15 +258,15 @@ def _search_slab(
         BLOCK=shape.block_rows,
         TILE=shape.tile_columns,
         WITH_SUMS=with_sums,
-        PRECISION="ieee",
+        PRECISION=PRECISION,
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
     # max gives the first of equal places: the earliest split and the earliest block.
     value, split = row_value.max(dim=0)
     index = row_index.gather(0, split.unsqueeze(0)).squeeze(0).long()
-    best, block = column_value.max(dim=0)
-    return _Slab(value, index, row_sum.sum(dim=0), best, block, column_sum.sum(dim=0))
+    best, block = column_value[:, :columns].max(dim=0)
+    return _Slab(value, index, row_sum.sum(dim=0), best, block, column_sum[:, :columns].sum(dim=0))
 
 
 def _splits(blocks: int, tiles: int, shape: KernelShape, device: torch.device) -> int:
@@ -287,7 +292,7 @@ def _first_of_its_block(
         SIZE=size,
         PADDED_SIZE=max(16, triton.next_power_of_2(size)),
         BLOCK=shape.block_rows,
-        PRECISION="ieee",
+        PRECISION=PRECISION,
         num_warps=shape.warps,
     )
     return is_first.bool()

@@ -22,8 +22,8 @@ _alone = threading.Lock()  # torch's number of threads belongs to the process
 def run_side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """Results of the tasks, each run in a thread of its own in which torch uses one core.
 
-    One task, or a second caller at the same time: they are run here, one after the other. What torch keeps per
-    thread, such as no_grad, the tasks must set themselves.
+    One task, or a second caller at the same time: they are run here, one after the other. What torch keeps
+    per thread, such as no_grad, the tasks must set themselves.
     """
     if len(tasks) == 1 or not _alone.acquire(blocking=False):
         return [task() for task in tasks]
