@@ -37,7 +37,13 @@ MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is not
 LOWEST_INTEGERS = {"resolution": 32, "grid": 1, "max_matches": 0, "fine_radius": 0, "cached_images": 1}
 
 Ranking = Literal["dual_softmax", "paper"]
+Looks = Literal["once", "align", "search"]
 Refinement = Literal["fine", "quadratic", "paper", "none"]
+CHOICES = (
+    ("ranking", get_args(Ranking)),
+    ("refinement", get_args(Refinement)),
+    ("looks", get_args(Looks)),
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class MatcherConfig:
     ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
     refinement: Refinement = "fine"  # how the point in photo 1 gets its sub-pixel position
     fine_radius: int = 2  # cells around a match in which the fine map is searched
-    rotations: bool = False  # also try photo 1 turned by 90, 180 and 270 degrees
+    # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
+    looks: Looks = "search"
     cached_images: int = 24  # how many encoded photos `match_many` keeps
 
     def __post_init__(self) -> None:
@@ -74,7 +81,7 @@ class MatcherConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ConfigError(f"{name} must lie between 0 and 1, not {value!r}")
-        for name, choices in (("ranking", get_args(Ranking)), ("refinement", get_args(Refinement))):
+        for name, choices in CHOICES:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
 
@@ -91,6 +98,7 @@ PRESETS: dict[str, MatcherConfig] = {
         crowding=1.0,
         ranking="paper",
         refinement="none",
+        looks="once",
     ),
 }
 

@@ -338,8 +338,12 @@ def resize_for_model(
     new_width = _nearest_multiple(width * factors[0], multiple)
     new_height = _nearest_multiple(height * factors[1], multiple)
     pixels = _resample(rgb, new_width, new_height)
-    tensor = torch.from_numpy(pixels).permute(2, 0, 1)[None].float().div_(255).contiguous()
-    return ResizedImage(tensor, (new_width / width, new_height / height), (width, height))
+    return ResizedImage(as_tensor(pixels), (new_width / width, new_height / height), (width, height))
+
+
+def as_tensor(pixels: npt.NDArray[Any]) -> Tensor:
+    """Pixels (H, W, 3) of 0 to 255 as a network takes them: (1, 3, H, W) float32 in [0, 1]."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)[None].float().div_(255).contiguous()
 
 
 def _nearest_multiple(length: float, multiple: int) -> int:

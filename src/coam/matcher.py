@@ -17,13 +17,15 @@ from torch import Tensor
 
 from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError, ImageError
-from coam.geometry.coordinates import resize_points, rotate_points
-from coam.images import ImageLike, LoadedImage, ResizedImage, load_image, resize_for_model
+from coam.geometry.coordinates import resize_points
+from coam.geometry.homography import apply_homography
+from coam.images import ImageLike, LoadedImage, ResizedImage, as_tensor, load_image, resize_for_model
+from coam.looks import HEAD_START, MOST_ALIGNED, Look, Sighting, aligned_look, judge, search_looks, show
 from coam.matching import sample_map
 from coam.matching.pair_score import overlap_probability
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
-from coam.types import FloatArray, Grid, Matches
+from coam.types import FloatArray, Grid, Matches, Size
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,11 @@ class Matcher:
     ) -> Matches:
         """Matches of two photos, best first.
 
-        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in order.
+        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in order,
+        from one look at the pair.
         """
         start = time.perf_counter()
         a, b = self.prepare(image0), self.prepare(image1)
-        if keypoints0 is not None and self.config.rotations:
-            raise ConfigError("keypoints0 and rotations do not go together; turn the photo yourself")
         if keypoints0 is not None:
             wanted = _checked_keypoints(keypoints0, a.image.size)
             matches = self._match_keypoints(a, b, self._decode(a.encoded, b.encoded), wanted)
@@ -174,30 +175,44 @@ class Matcher:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def _match_prepared(self, a: PreparedImage, b: PreparedImage) -> Matches:
-        matches = self._match_turned(a, b, b.encoded, 0)
-        if not self.config.rotations:
-            return matches
-        turned = [(matches, 0)]
-        for turns in (1, 2, 3):
-            encoded = self._encode(torch.rot90(b.resized.tensor, turns, dims=(-2, -1)))
-            turned.append((self._match_turned(a, b, encoded, turns), turns))
-        best, turns = max(turned, key=lambda entry: _geometric_support(entry[0]))
-        best.meta["quarter_turns"] = turns
-        # The best of four tries looks better than one try: its odds count a quarter.
-        return replace(best, overlap=best.overlap / (best.overlap + 4 * (1 - best.overlap)))
+        """Look once at the photos as they are; then, as the settings allow, in other ways."""
+        matches = self._to_matches(a, b, self.matching.between(*self._decode(a.encoded, b.encoded)))
+        matches.meta["looks"] = 1
+        return matches if self.config.looks == "once" else self._look_again(a, b, judge(matches))
 
-    def _match_turned(
-        self, a: PreparedImage, b: PreparedImage, encoded_b: EncodedImage, turns: int
-    ) -> Matches:
-        """Match photo 0 against photo 1 turned by quarter turns; the result is that of the upright photo."""
-        dense0, dense1 = self._decode(a.encoded, encoded_b)
-        found = self.matching.between(dense0, dense1)
-        if turns:
-            height, width = encoded_b.size
-            cells = rotate_points(self.matching.positions(dense1)[found.index1], -turns, width, height)
-            points1 = rotate_points(found.points1, -turns, width, height)
-            found = replace(found, points1=points1, index1=self._index_of(cells, b))
-        return self._to_matches(a, b, found)
+    def _look_again(self, a: PreparedImage, b: PreparedImage, best: Sighting) -> Matches:
+        """Search for the geometry where it was not found, then look from one viewpoint while that helps."""
+        looked = 1
+        if self.config.looks == "search" and not best.is_found:
+            for look in search_looks(a.image.size, b.image.size, self.config.resolution):
+                best = best.or_better(judge(self._through(a, b, look)))
+                looked += 1
+        for _ in range(MOST_ALIGNED):
+            look_again = aligned_look(best, self.config.resolution)
+            if look_again is None:
+                break
+            closer = best.or_better(judge(self._through(a, b, look_again)), HEAD_START)
+            looked += 1
+            improved, best = closer is not best, closer
+            if best.is_settled or not improved:
+                break
+        best.matches.meta["looks"] = looked
+        return best.matches
+
+    def _through(self, a: PreparedImage, b: PreparedImage, look: Look) -> Matches:
+        """Match what `look` shows of the photos; the result is that of the photos themselves."""
+        encoded = [
+            self._encode(as_tensor(show(photo.image.rgb, view)))
+            for photo, view in zip((a, b), look, strict=True)
+        ]
+        found = self.matching.between(*self._decode(encoded[0], encoded[1]))
+        points0 = apply_homography(look.view0.photo_from_view, _numpy(found.points0))
+        points1 = apply_homography(look.view1.photo_from_view, _numpy(found.points1))
+        matches = self._to_matches(a, b, found, points0.astype(np.float32), points1.astype(np.float32))
+        assert matches.grid0 is not None
+        assert matches.grid1 is not None
+        named = replace(matches, ids0=matches.grid0.nearest(points0), ids1=matches.grid1.nearest(points1))
+        return named.select(_inside(points0, matches.size0) & _inside(points1, matches.size1))
 
     def _match_keypoints(
         self,
@@ -218,22 +233,22 @@ class Matcher:
         step = (prepared.image.size[0] / columns, prepared.image.size[1] / rows)
         return Grid(columns, rows, (step[0] / 2 - 0.5, step[1] / 2 - 0.5), step)
 
-    def _index_of(self, positions: Tensor, prepared: PreparedImage) -> Tensor:
-        """Grid index (K,) of grid positions (K, 2) in resized pixels of the upright photo."""
-        height, width = prepared.encoded.size
-        grid = self._grid(prepared)
-        column = ((positions[:, 0] + 0.5) * grid.columns / width - 0.5).round().long()
-        row = ((positions[:, 1] + 0.5) * grid.rows / height - 0.5).round().long()
-        return row.clamp(0, grid.rows - 1) * grid.columns + column.clamp(0, grid.columns - 1)
-
-    def _to_matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
+    def _to_matches(
+        self,
+        a: PreparedImage,
+        b: PreparedImage,
+        found: Candidates,
+        points0: FloatArray | None = None,
+        points1: FloatArray | None = None,
+    ) -> Matches:
+        """Matches of the photos; points in original pixels, by default those found in the resized photos."""
         calibration = self.file.card.get("pair_score") if self.config.ranking == "dual_softmax" else None
         overlap = overlap_probability(found.statistics, calibration) if found.statistics else float("nan")
         if found.statistics and len(found.score) == 0:
             overlap = 0.0  # not one match is no evidence, whatever the statistics of rejected ones say
         return Matches(
-            points0=_to_original(found.points0, a),
-            points1=_to_original(found.points1, b),
+            points0=_to_original(found.points0, a) if points0 is None else points0,
+            points1=_to_original(found.points1, b) if points1 is None else points1,
             scores=_numpy(found.score),
             ids0=found.index0.cpu().numpy().astype(np.int64),
             ids1=found.index1.cpu().numpy().astype(np.int64),
@@ -294,17 +309,9 @@ def _numpy(tensor: Tensor) -> FloatArray:
     return tensor.detach().float().cpu().numpy()
 
 
-def _geometric_support(matches: Matches) -> float:
-    """How much of the matches one epipolar geometry explains; a sum of scores is unreliable on hard pairs."""
-    if len(matches) < 8:
-        return 0.0
-    import cv2
-
-    best = matches.top(1000)
-    _, inliers = cv2.findFundamentalMat(
-        best.points0, best.points1, cv2.USAC_MAGSAC, 2.0 * max(best.size1) / 640, 0.999, 1000
-    )
-    return 0.0 if inliers is None else float(best.scores[inliers.ravel() > 0].sum())
+def _inside(points: npt.NDArray[np.float64], size: Size) -> npt.NDArray[np.bool_]:
+    """Which points (K, 2) lie on a photo of `size` (width, height), between its outermost pixel centres."""
+    return np.asarray(((points >= 0) & (points <= np.asarray(size) - 1)).all(axis=1))
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:

@@ -46,14 +46,21 @@ class Grid:
         y = self.origin[1] + row * self.step[1]
         return np.stack([x, y], axis=-1).astype(np.float32)
 
+    def nearest(self, points: npt.NDArray[np.floating[Any]]) -> IntArray:
+        """Ids (N,) of the grid positions nearest to points (N, 2) in original pixels."""
+        cells = np.rint((points - np.asarray(self.origin)) / np.asarray(self.step)).astype(np.int64)
+        column = cells[:, 0].clip(0, self.columns - 1)
+        row = cells[:, 1].clip(0, self.rows - 1)
+        return np.asarray(row * self.columns + column, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Matches:
     """Correspondences between two photos, best first.
 
     `points0[i]` in photo 0 corresponds to `points1[i]` in photo 1. `ids0`, `ids1` name the grid positions the
-    match came from (-1 where the caller gave keypoints); the sub-pixel offset is
-    `points1 - grid1.positions(ids1)`.
+    match came from (-1 where the caller gave keypoints; the nearest ones after a second look); the sub-pixel
+    offset is `points1 - grid1.positions(ids1)`.
     """
 
     points0: FloatArray  # (N, 2) pixels of the original photo 0

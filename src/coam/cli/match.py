@@ -41,9 +41,10 @@ def match(
         float | None, typer.Option(min=0.0, max=1.0, help="Leave out matches below this score.")
     ] = None,
     preset: Annotated[str, typer.Option(help="default, or paper: exactly as published.")] = "default",
-    rotations: Annotated[
-        bool, typer.Option("--rotations", help="Also try B turned by 90, 180 and 270 degrees.")
-    ] = False,
+    looks: Annotated[
+        str | None,
+        typer.Option(help="once; align: again from one viewpoint; search: also other zooms and turns."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Match two photos; draw, save or print what corresponds."""
@@ -58,9 +59,10 @@ def match(
 
     given: dict[str, Any] = {
         "model": model, "resolution": resolution, "max_matches": max_matches, "min_score": min_score,
+        "looks": looks,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
-    matcher = load_matcher(device=device, preset=preset, rotations=rotations, **options)
+    matcher = load_matcher(device=device, preset=preset, **options)
     matches = matcher.match(loaded0, loaded1)
     write_matches(matches, outputs, (image0.name, image1.name))
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
@@ -78,7 +80,7 @@ def summarise(
         "size1": list(matches.size1),
         "matches": len(matches),
         "overlap": None if math.isnan(matches.overlap) else round(float(matches.overlap), 4),
-        "quarter_turns": matches.meta.get("quarter_turns", 0),
+        "looks": matches.meta.get("looks"),
         "seconds": matches.meta.get("seconds"),
         "model": matches.meta.get("model"),
         "trained": matches.meta.get("trained", True),
@@ -107,7 +109,5 @@ def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     if overlap is not None:
         verdict = "the same place" if overlap >= 0.5 else "probably not the same place"
         console.print(f"overlap {overlap:.2f}: {verdict}")
-    if summary["quarter_turns"]:
-        console.print(f"B turned by {90 * summary['quarter_turns']} degrees counter-clockwise matches best")
     for path in summary["outputs"]:
         console.print(Text(f"wrote {path}".encode("utf-8", "backslashreplace").decode("utf-8")))

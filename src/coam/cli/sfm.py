@@ -100,6 +100,8 @@ def load_for_sfm(model: str | None, device: str, resolution: int | None, max_mat
     from coam.matcher import load_matcher
 
     given: dict[str, Any] = {"model": model, "resolution": resolution, "max_matches": max_matches}
+    # One look a pair: tracks need the same grid positions in every pair, and there are many pairs.
+    given["looks"] = "once"
     return load_matcher(device=device, **{key: value for key, value in given.items() if value is not None})
 
 

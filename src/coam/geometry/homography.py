@@ -25,12 +25,12 @@ def scaled_homography(
     homography: npt.ArrayLike, scale0: tuple[float, float], scale1: tuple[float, float]
 ) -> Array:
     """The same map (3, 3) after image 0 and image 1 were resized by (sx, sy), in our pixel convention."""
-    from_scaled = np.linalg.inv(_resize_matrix(scale0))
-    result = _resize_matrix(scale1) @ np.asarray(homography, dtype=np.float64) @ from_scaled
+    from_scaled = np.linalg.inv(resize_matrix(scale0))
+    result = resize_matrix(scale1) @ np.asarray(homography, dtype=np.float64) @ from_scaled
     return np.asarray(result / result[2, 2] if result[2, 2] != 0 else result)
 
 
-def _resize_matrix(scale: tuple[float, float]) -> Array:
+def resize_matrix(scale: tuple[float, float]) -> Array:
     """`coordinates.resize_points` as a matrix."""
     sx, sy = scale
     return np.array([[sx, 0, 0.5 * sx - 0.5], [0, sy, 0.5 * sy - 0.5], [0, 0, 1.0]])

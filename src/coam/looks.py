@@ -1,0 +1,213 @@
+"""Looking at a pair more than once.
+
+A network finds what differs by about two zooms and forty degrees. So when a first look finds nothing, photos
+are shown at other zooms and turned; and when a look finds the rough geometry, both photos are shown once more
+from one viewpoint, cut to what they have in common, where matches are easier to find and more exact.
+
+All of these are pairs of views: pictures of the photos through homographies. Points found in views are mapped
+back, so whoever uses matches never sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.geometry.homography import apply_homography, resize_matrix
+from coam.geometry.robust import RansacOptions, estimate_homography
+from coam.images import RGB
+from coam.types import Matches, Size
+
+Array = npt.NDArray[np.float64]
+
+MULTIPLE = 32  # sides of views, as of all pictures that a network is shown
+SEARCH_RESOLUTION = 480  # long side at which zooms and turns are tried: enough to find out which is right
+SEARCH_ZOOMS = (0.5, 0.25)  # of one photo against the other
+TOLERANCE = 0.006  # of the long side: how far a match may lie from the common homography
+JUDGED = 1000  # the best so many matches decide
+FEWEST_AGREEING = 15  # matches on one homography: chance agreements are at most about six
+FOUND_SHARE = 0.12  # of the matches: fewer agree on something wrong, too
+PLANAR_SHARE = 0.5  # of the matches: below, the scene has depth
+SETTLED_SHARE = 0.9  # of the matches
+MOST_ALIGNED = 3  # looks from one viewpoint: each starts from a better estimate
+LARGE_ZOOM, LARGE_TURN = 1.4, 20.0  # a scene with depth is looked at again beyond these (degrees)
+FINEST = 2.0  # view pixels per pixel of the coarser photo: there is no more to see beyond
+HEAD_START = 1.1  # of the second look: where as many agree in both, its matches are the more exact ones
+MARGIN = 0.05  # of the common part, kept around it
+
+
+@dataclass(frozen=True)
+class View:
+    """What a network is shown of a photo: `size` (width, height) pixels through `photo_from_view` (3, 3)."""
+
+    photo_from_view: Array
+    size: Size
+
+
+class Look(NamedTuple):
+    """A view of each photo of a pair."""
+
+    view0: View
+    view1: View
+
+
+def whole_view(size: Size, resolution: float, turns: int = 0) -> View:
+    """All of a photo of `size`, its long side `resolution` pixels, turned counter-clockwise by quarters."""
+    width, height = size
+    scale = resolution / max(size)
+    shape = _network_size(width * scale, height * scale)
+    matrix = resize_matrix((width / shape[0], height / shape[1]))
+    for _ in range(turns % 4):
+        # The pixel (x, y) of a picture turned once comes from (w - 1 - y, x) of the one before, w wide.
+        matrix = matrix @ np.array([[0.0, -1.0, shape[0] - 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        shape = (shape[1], shape[0])
+    return View(matrix, shape)
+
+
+def search_looks(size0: Size, size1: Size, resolution: int) -> Iterator[Look]:
+    """Either photo smaller than the other, and photo 1 turned."""
+    side = min(resolution, SEARCH_RESOLUTION)
+    for zoom in SEARCH_ZOOMS:
+        yield Look(whole_view(size0, side), whole_view(size1, side * zoom))
+        yield Look(whole_view(size0, side * zoom), whole_view(size1, side))
+    for turns in (1, 2, 3):
+        yield Look(whole_view(size0, side), whole_view(size1, side, turns))
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a look has found, and the plane on which most of it lies."""
+
+    matches: Matches
+    homography: Array | None  # (3, 3) photo 0 -> photo 1; None: no more agree than chance would make agree
+    agreeing: int = 0  # of the best `JUDGED` matches, those on that plane
+
+    @property
+    def share(self) -> float:
+        """Of the judged matches those that agree."""
+        return self.agreeing / max(1, min(JUDGED, len(self.matches)))
+
+    @property
+    def is_found(self) -> bool:
+        """There is no need to search elsewhere."""
+        return self.share >= FOUND_SHARE
+
+    @property
+    def is_settled(self) -> bool:
+        """One more look would bring nothing new."""
+        return self.share >= SETTLED_SHARE
+
+    def or_better(self, other: Sighting, head_start: float = 1.0) -> Sighting:
+        """The one of which more matches agree (a sum of scores is unreliable on hard pairs)."""
+        return other if other.agreeing * head_start > self.agreeing else self
+
+
+def judge(matches: Matches) -> Sighting:
+    """Find the plane on which most matches lie."""
+    options = RansacOptions(threshold=TOLERANCE * max(matches.size1), confidence=0.9999, max_iterations=3000)
+    best = matches.top(JUDGED)
+    model = estimate_homography(best.points0, best.points1, options)
+    if model is None or model.inliers.sum() < FEWEST_AGREEING:
+        return Sighting(matches, None)
+    # A plane that both cameras see from one side is neither mirrored nor partly behind one of them.
+    depth = _depth(model.matrix, best.points0[model.inliers])
+    matrix = model.matrix * np.sign(depth[0])
+    if (depth * depth[0] <= 0).any() or np.linalg.det(matrix) <= 0:
+        return Sighting(matches, None)
+    return Sighting(matches, matrix, int(model.inliers.sum()))
+
+
+def aligned_look(sighting: Sighting, resolution: int) -> Look | None:
+    """Both photos as photo 0 sees what they have in common; None where one more look brings nothing."""
+    matches, matrix = sighting.matches, sighting.homography
+    if matrix is None:
+        return None
+    if sighting.share < PLANAR_SHARE:  # one plane of many: only its zoom and turn hold for all
+        matrix = _similarity(matches)
+        if matrix is None or not _is_large(matrix):
+            return None
+    box = _common_part(matrix, matches.size0, matches.size1)
+    return None if box is None else _look_at(box, matrix, resolution)
+
+
+def show(rgb: RGB, view: View) -> RGB:
+    """The picture (h, w, 3) of a photo (H, W, 3) in a view; black where the photo ends."""
+    import cv2
+
+    height, width = rgb.shape[:2]
+    photo_from_view = view.photo_from_view
+    shrink = _local_scale(photo_from_view, (np.asarray(view.size, dtype=np.float64) - 1) / 2)
+    if shrink > 1:  # area means first: the warp itself only looks at four neighbours
+        small = (max(1, round(width / shrink)), max(1, round(height / shrink)))
+        rgb = np.asarray(cv2.resize(rgb, small, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+        photo_from_view = resize_matrix((small[0] / width, small[1] / height)) @ photo_from_view
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return np.asarray(cv2.warpPerspective(rgb, photo_from_view, view.size, flags=flags), dtype=np.uint8)
+
+
+def _look_at(box: tuple[float, float, float, float], matrix: Array, resolution: int) -> Look:
+    """Views of the part (left, top, right, bottom) of photo 0 and of what `matrix` says it is in photo 1."""
+    left, top, right, bottom = box
+    width, height = right - left, bottom - top
+    zoom = _local_scale(matrix, np.array([(left + right) / 2, (top + bottom) / 2]))
+    scale = min(resolution / max(width, height), FINEST * min(1.0, zoom))
+    size = _network_size(width * scale, height * scale)
+    shift = np.array([[1.0, 0.0, left], [0.0, 1.0, top], [0.0, 0.0, 1.0]])
+    photo0_from_view = shift @ resize_matrix((width / size[0], height / size[1]))
+    return Look(View(photo0_from_view, size), View(matrix @ photo0_from_view, size))
+
+
+def _common_part(matrix: Array, size0: Size, size1: Size) -> tuple[float, float, float, float] | None:
+    """Left, top, right, bottom of what photo 1 shows of photo 0; None where that is next to nothing."""
+    x, y = np.meshgrid(np.linspace(0, size0[0] - 1, 64), np.linspace(0, size0[1] - 1, 64))
+    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    mapped = apply_homography(matrix, points)
+    seen = (mapped >= -0.5).all(axis=1) & (mapped <= np.asarray(size1) - 0.5).all(axis=1)
+    seen &= _depth(matrix, points) > 0
+    if seen.sum() < 16:
+        return None
+    low, high = points[seen].min(axis=0), points[seen].max(axis=0)
+    margin = MARGIN * (high - low)
+    low, high = np.maximum(low - margin, 0), np.minimum(high + margin, np.asarray(size0) - 1.0)
+    return None if (high - low).min() < MULTIPLE / 2 else (*low.tolist(), *high.tolist())
+
+
+def _similarity(matches: Matches) -> Array | None:
+    """Zoom, turn and shift (3, 3) that most matches share roughly."""
+    import cv2
+
+    best = matches.top(1000)
+    cv2.setRNGSeed(0)
+    matrix, _ = cv2.estimateAffinePartial2D(
+        best.points0, best.points1, ransacReprojThreshold=8 * TOLERANCE * max(matches.size1)
+    )
+    return None if matrix is None else np.vstack([matrix, [0.0, 0.0, 1.0]])
+
+
+def _is_large(similarity: Array) -> bool:
+    zoom = math.hypot(similarity[0, 0], similarity[1, 0])
+    turn = math.degrees(math.atan2(similarity[1, 0], similarity[0, 0]))
+    return max(zoom, 1 / max(zoom, 1e-9)) > LARGE_ZOOM or abs(turn) > LARGE_TURN
+
+
+def _depth(matrix: Array, points: npt.NDArray[np.floating]) -> Array:
+    """Third coordinate (N,) of mapped points; its sign says on which side of infinity they are."""
+    return np.asarray(points @ matrix[2, :2] + matrix[2, 2], dtype=np.float64)
+
+
+def _local_scale(matrix: Array, point: Array) -> float:
+    """How many pixels a homography makes of one at a point (2,): the root of its area factor."""
+    around = point + np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
+    origin, right, below = apply_homography(matrix, around)
+    (a, b), (c, d) = (right - origin) * 2, (below - origin) * 2
+    area = abs(a * d - b * c)
+    return math.sqrt(area) if math.isfinite(area) and area > 0 else 1.0
+
+
+def _network_size(width: float, height: float) -> Size:
+    return max(1, round(width / MULTIPLE)) * MULTIPLE, max(1, round(height / MULTIPLE)) * MULTIPLE
