@@ -1,42 +1,49 @@
-"""Check and time the fused mutual-nearest-neighbour kernel on a CUDA device.
+"""Check and time everything that runs on a CUDA device: the fused search, the network, whole pairs.
 
-    PYTHONPATH=src python -m benchmarks.gpu_check [--tune] [--json FILE]
+    PYTHONPATH=src python -m benchmarks.gpu_check FOLDER [--parts checks,rates,shapes,pairs] [--model FILE]
 
-Needs torch with CUDA and Triton, nothing else. Ends with code 1 if a check fails.
+Needs torch with CUDA and Triton, numpy, OpenCV, Pillow and safetensors. Prints as it goes; figures go to
+FOLDER/gpu_check.json after every part. Ends with code 1 if a check fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import statistics
+import os
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+os.environ["COAM_TRITON"] = "1"
+
 import torch
 from torch import Tensor
 
-from coam.matching.mutual import dual_softmax_nearest, mutual_nearest
-from coam.matching.mutual_triton import (
-    KernelShape,
-    _search_slab,
-    default_shape,
-    fused_mutual_nearest,
-)
+from coam.matching.mutual import MutualMatches, mutual_nearest
 
-DEVICE = "cuda"
-TORCH_CHUNK = 1024  # a given chunk selects the plain torch path
+DEVICE = torch.device("cuda")
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+PLAIN_CHUNK = 4096  # a given chunk selects the plain torch path
+SIZES = [(1, 1), (7, 5), (127, 1000), (4097, 2000), (16384, 16384), (65536, 65536), (70000, 300)]
+Row = dict[str, Any]
+START = time.perf_counter()
+
+
+def say(line: str) -> None:
+    """A line with the seconds since the start, at once."""
+    print(f"[{time.perf_counter() - START:6.1f}] {line}", flush=True)
+
+
+# ---- inputs
 
 
 def tied(count: int, size: int, seed: int) -> Tensor:
     """-1, 0, 1: sums are exact in every type and order, so equal is equal."""
-    return (
-        torch.randint(-1, 2, (count, size), generator=torch.Generator().manual_seed(seed)).float().to(DEVICE)
-    )
+    return torch.randint(-1, 2, (count, size), generator=_generator(seed), device=DEVICE).float()
 
 
 def sixteenths(count: int, size: int, seed: int) -> Tensor:
@@ -46,185 +53,200 @@ def sixteenths(count: int, size: int, seed: int) -> Tensor:
 
 def unit(count: int, size: int, seed: int) -> Tensor:
     """Random unit vectors."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1).to(DEVICE)
+    random = torch.randn(count, size, generator=_generator(seed), device=DEVICE)
+    return torch.nn.functional.normalize(random, dim=1)
 
 
-def pairs_of(matches: Any) -> Tensor:
-    """One number per match, to compare sets of matches."""
-    return matches.index0 * 2**31 + matches.index1
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator(DEVICE).manual_seed(seed)
 
 
-def check() -> list[dict[str, Any]]:
-    """The kernel against the plain path; exact inputs must agree exactly, others in 99.9 % of the matches."""
-    sizes = [(1, 1), (7, 5), (127, 1000), (4096, 5000), (16384, 16384), (70000, 300)]
-    results = []
+# ---- is it right?
+
+
+def brute_force(a: Tensor, b: Tensor) -> MutualMatches:
+    """The definition, on the whole matrix: first maximum of its row and of its column."""
+    similarity = a.float() @ b.float().t()
+    value, column = similarity.max(dim=1)
+    column = (similarity == value.unsqueeze(1)).to(torch.uint8).argmax(dim=1)  # the first, whatever max gives
+    best = similarity.amax(dim=0)
+    first_row = torch.empty(len(b), dtype=torch.int64, device=DEVICE)
+    for start in range(0, len(b), 4096):
+        part = slice(start, start + 4096)
+        first_row[part] = (similarity[:, part] == best[part]).to(torch.uint8).argmax(dim=0)
+    row = torch.arange(len(a), device=DEVICE)
+    index0 = row[first_row[column] == row]
+    return MutualMatches(index0, column[index0], value[index0])
+
+
+def compare(found: MutualMatches, expected: MutualMatches) -> tuple[float, bool]:
+    """Share of common matches, and whether all, with their similarities, are equal."""
+    pairs = [m.index0 * 2**31 + m.index1 for m in (found, expected)]
+    common = torch.isin(pairs[0], pairs[1]).sum().item()
+    same = len(found) == len(expected) == common and torch.equal(found.similarity, expected.similarity)
+    return common / max(len(found), len(expected), 1), bool(same)
+
+
+def checks() -> list[Row]:
+    """The kernel against brute force; exact inputs must agree exactly, others in 99.9 % of the matches."""
+    from coam.matching.mutual_triton import fused_mutual_nearest
+
+    rows: list[Row] = []
     for type_name, dtype in TYPES.items():
         for make in (tied, sixteenths, unit):
-            for rows, columns in sizes:
-                for size in (64, 48) if rows < 10_000 else (64,):
-                    a, b = make(rows, size, 1).to(dtype), make(columns, size, 2).to(dtype)
-                    fused, plain = mutual_nearest(a, b), mutual_nearest(a, b, chunk=TORCH_CHUNK)
-                    common = torch.isin(pairs_of(fused), pairs_of(plain)).sum().item()
-                    share = common / max(len(fused), len(plain), 1)
-                    exact = make is not unit
-                    passed = (
-                        share == 1.0 and torch.equal(fused.similarity, plain.similarity)
-                        if exact
-                        else share > 0.999
-                    )
-                    results.append(
-                        {
-                            "type": type_name,
-                            "input": make.__name__,
-                            "rows": rows,
-                            "columns": columns,
-                            "size": size,
-                            "matches": len(plain),
-                            "same": share,
-                            "passed": bool(passed),
-                        }
-                    )
-    results += [check_softmax(name, dtype) for name, dtype in TYPES.items()]
-    return results
+            for count, others in SIZES:
+                a, b = make(count, 64, 1).to(dtype), make(others, 64, 2).to(dtype)
+                fused = fused_mutual_nearest(a, b)
+                large = count * others > 2**29
+                expected = mutual_nearest(a, b, chunk=PLAIN_CHUNK) if large else brute_force(a, b)
+                share, same = compare(fused, expected)
+                passed = share > 0.999 if make is unit else same
+                rows.append(
+                    {"type": type_name, "input": make.__name__, "rows": count, "columns": others}
+                    | {"matches": len(expected), "same": share, "passed": passed}
+                )
+                say(" ".join(f"{key}={value}" for key, value in rows[-1].items()))
+        rows.append(check_softmax(type_name, dtype))
+        say(" ".join(f"{key}={value}" for key, value in rows[-1].items()))
+    return rows
 
 
-def check_softmax(type_name: str, dtype: torch.dtype) -> dict[str, Any]:
+def check_softmax(type_name: str, dtype: torch.dtype) -> Row:
     """Dual softmax probabilities of the kernel against those of the whole matrix in float64."""
+    from coam.matching.mutual_triton import fused_mutual_nearest
+
     a, b = sixteenths(3000, 64, 3).to(dtype), sixteenths(4001, 64, 4).to(dtype)
-    fused = dual_softmax_nearest(a, b, 0.05)
+    fused = fused_mutual_nearest(a, b, 0.05, 1.5)
     logits = a.double() @ b.double().t() / 0.05
     expected = (logits.softmax(0) * logits.softmax(1))[fused.index0, fused.index1]
     assert fused.probability is not None
-    error = (fused.probability.double() - expected).abs().max().item()
-    return {
-        "type": type_name,
-        "input": "dual softmax",
-        "rows": 3000,
-        "columns": 4001,
-        "size": 64,
-        "matches": len(fused),
-        "same": 1.0 - error,
-        "passed": error < 1e-5,
-    }
+    error = ((fused.probability.double() - expected).abs() / expected).max().item()
+    row = {"type": type_name, "input": "dual softmax", "rows": 3000, "columns": 4001, "matches": len(fused)}
+    return row | {"same": 1.0 - error, "passed": error < 1e-4}
 
 
-def milliseconds(action: Callable[[], Any], repeats: int = 10) -> float:
-    """Median time on the device after a warm-up."""
-    for _ in range(3):
+# ---- how fast is the search?
+
+
+def milliseconds(action: Callable[[], Any], repeats: int = 10, warm_ups: int = 3) -> float:
+    """Median time from call to result on the device."""
+    for _ in range(warm_ups):
         action()
     times = []
     for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        action()
-        end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+        start = time.perf_counter()
+        action()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - start))
+    return sorted(times)[len(times) // 2]
 
 
-def measure(name: str, action: Callable[[], Any], flops: float) -> dict[str, Any]:
-    """Time, rate and extra memory of an action."""
+def measure(name: str, action: Callable[[], Any], operations: float = 0.0, **facts: Any) -> Row:
+    """Time, rate and extra memory of an action, printed."""
+    action()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     elapsed = milliseconds(action)
-    extra = torch.cuda.max_memory_allocated() - before
-    return {"what": name, "ms": elapsed, "tflops": flops / elapsed / 1e9, "extra_mib": extra / 2**20}
+    extra = (torch.cuda.max_memory_allocated() - before) / 2**20
+    row = {"what": name, **facts, "ms": elapsed, "extra_mib": extra}
+    if operations:
+        row["tflops"] = operations / elapsed / 1e9
+    say("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))
+    return row
 
 
-def time_sizes() -> list[dict[str, Any]]:
+def rates() -> list[Row]:
     """The kernel, the whole search, the plain path and a bare matrix product of the same shape."""
-    rows: list[dict[str, Any]] = []
-    big = torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16)
-    rows.append(measure("matrix product 8192^3, bfloat16 (the ceiling)", lambda: big @ big, 2 * 8192**3))
+    from coam.matching.mutual_triton import _search_slab, default_shape, fused_mutual_nearest
+
+    big = torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16)
+    rows = [measure("matrix product 8192^3", lambda: big @ big, 2 * 8192**3, type="float16")]
     for count in (16384, 65536):
         for type_name, dtype in TYPES.items():
             a, b = unit(count, 64, 5).to(dtype), unit(count, 64, 6).to(dtype)
-            flops = 2.0 * count * count * 64
-            shape = default_shape(dtype, with_sums=False)
+            work = 2.0 * count * count * 64
+            facts = {"count": count, "type": type_name}
+            plain, sums = (default_shape(dtype, with_sums) for with_sums in (False, True))
             actions: dict[str, Callable[[], Any]] = {
-                "kernel and its reductions": lambda a=a, b=b, s=shape: _search_slab(a, b, None, 0.0, s),
-                "mutual_nearest, fused": lambda a=a, b=b: mutual_nearest(a, b),
-                "dual_softmax_nearest, fused": lambda a=a, b=b: dual_softmax_nearest(a, b, 0.05),
-                "mutual_nearest, plain torch": lambda a=a, b=b: mutual_nearest(a, b, chunk=TORCH_CHUNK),
+                "matrix product, written out": lambda a=a, b=b: a @ b.t(),
+                "kernel": lambda a=a, b=b, s=plain: _search_slab(a, b, None, 0.0, s),
+                "kernel with softmax": lambda a=a, b=b, s=sums: _search_slab(a, b, 0.03, 1.01, s),
+                "mutual nearest": lambda a=a, b=b: fused_mutual_nearest(a, b),
+                "dual softmax nearest": lambda a=a, b=b: fused_mutual_nearest(a, b, 0.03, 1.01),
             }
-            if count * count * a.element_size() < 20e9:
-                actions["torch.matmul, matrix written"] = lambda a=a, b=b: a @ b.t()
-            for name, action in actions.items():
-                rows.append({"count": count, "type": type_name, **measure(name, action, flops)})
+            if type_name != "bfloat16":
+                actions["plain torch"] = lambda a=a, b=b: mutual_nearest(a, b, chunk=PLAIN_CHUNK)
+            rows += [measure(name, action, work, **facts) for name, action in actions.items()]
     return rows
 
 
-def tune() -> list[dict[str, Any]]:
-    """Time of the fused search by kernel shape; shapes that do not fit the device say so."""
-    a, b = unit(65536, 64, 7).half(), unit(65536, 64, 8).half()
+def shapes() -> list[Row]:
+    """Time of the search by kernel shape, float16, at 65536 and 16384 positions a side."""
+    from coam.matching.mutual_triton import KernelShape, fused_mutual_nearest
+
+    candidates = [
+        KernelShape(128, 64, 4, 3), KernelShape(128, 64, 8, 3), KernelShape(64, 128, 8, 3),
+        KernelShape(64, 64, 4, 3), KernelShape(64, 64, 4, 4), KernelShape(128, 128, 8, 3),
+        KernelShape(64, 128, 4, 3), KernelShape(128, 32, 4, 4), KernelShape(64, 64, 8, 3),
+        KernelShape(128, 64, 8, 3, 2), KernelShape(64, 64, 4, 3, 8),
+    ]  # fmt: skip
     rows = []
-    for block, tile, warps, stages in itertools.product(
-        (64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
-    ):
-        if not 16 <= block * tile / (32 * warps) <= 64:  # entries per thread; three or four registers each
-            continue
-        shape = KernelShape(block, tile, warps, stages)
-        rows.append(
-            {
-                "block": block,
-                "tile": tile,
-                "warps": warps,
-                "stages": stages,
-                "mutual_ms": time_or_inf(lambda s=shape: fused_mutual_nearest(a, b, shape=s)),
-                "softmax_ms": time_or_inf(lambda s=shape: fused_mutual_nearest(a, b, 0.05, 1.01, shape=s)),
-            }
-        )
-    return sorted(rows, key=lambda row: row["mutual_ms"])
+    large = [unit(65536, 64, seed).half() for seed in (7, 8)]
+    small = [d[:16384].contiguous() for d in large]
+    for shape in candidates:
+        row: Row = {"shape": str(shape)}
+        for name, (a, b) in (("16384", small), ("65536", large)):
+            for kind, options in (("mutual", ()), ("softmax", (0.03, 1.01))):
+                try:
+                    row[f"{kind}_{name}"] = milliseconds(
+                        lambda a=a, b=b, o=options, s=shape: fused_mutual_nearest(a, b, *o, shape=s), 5, 1
+                    )
+                except Exception as error:  # a shape may not fit the device
+                    row[f"{kind}_{name}"] = float("inf")
+                    say(f"{shape}: {type(error).__name__}: {str(error).splitlines()[0]}")
+        rows.append(row)
+        say("  ".join(f"{k}={v:.3f}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))
+    return rows
 
 
-def time_or_inf(action: Callable[[], Any]) -> float:
-    """Milliseconds; infinite where the shape does not fit the device."""
-    try:
-        return milliseconds(action, repeats=5)
-    except Exception as error:
-        print(f"left out: {type(error).__name__}: {str(error).splitlines()[0]}")
-        return float("inf")
+# ---- whole pairs
 
 
-def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """A plain table; the columns are the keys of the widest row."""
-    print(f"\n{title}", flush=True)
-    keys = list(max(rows, key=len))
-    cells = [[_cell(row.get(key, "")) for key in keys] for row in rows]
-    widths = [max(len(key), *(len(line[i]) for line in cells)) for i, key in enumerate(keys)]
-    for line in [keys, *cells]:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)), flush=True)
+def pairs(model_file: str, size: int) -> list[Row]:
+    """Encode, decode, match: agreement of the fast ways with float32, and times, for the bundled photos."""
+    from benchmarks.gpu_pairs import measure_pairs
 
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return measure_pairs(model_file, size, DEVICE, measure, say)
 
 
 def main() -> None:
-    """Check, then time, then write JSON if asked."""
+    """Run the parts, write JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tune", action="store_true", help="also time many kernel shapes (minutes)")
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("folder", type=Path, help="where gpu_check.json is written")
+    parser.add_argument("--parts", default="checks,rates,pairs")
+    parser.add_argument("--model", default="cdunet-lite1", help="name or .safetensors file")
+    parser.add_argument("--size", type=int, default=512, help="side of the photos in pixels")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("there is no CUDA device here")
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(report)
-    report["checks"] = check()
-    failed = [row for row in report["checks"] if not row["passed"]]
-    print_table(
-        f"checks: {len(report['checks']) - len(failed)} passed, {len(failed)} failed", report["checks"]
-    )
-    report["times"] = time_sizes()
-    print_table("times", report["times"])
-    if options.tune:
-        report["shapes"] = tune()
-        print_table("kernel shapes, 65536 x 65536 x 64, float16, whole search", report["shapes"])
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    report: Row = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    say(str(report))
+    actions: dict[str, Callable[[], list[Row]]] = {"checks": checks, "rates": rates, "shapes": shapes}
+    actions["pairs"] = lambda: pairs(options.model, options.size)
+    for part in options.parts.split(","):
+        say(f"---- {part}")
+        try:
+            with torch.inference_mode():
+                report[part] = actions[part]()
+        except Exception as error:  # the other parts are worth having
+            traceback.print_exc()
+            report[part] = [{"passed": False, "error": str(error)}]
+        (options.folder / "gpu_check.json").write_text(json.dumps(report, indent=1))
+    failed = [row for part in actions for row in report.get(part, []) if not row.get("passed", True)]
+    say(f"{len(failed)} checks failed" if failed else "all checks passed")
     sys.exit(1 if failed else 0)
 
 

@@ -1,0 +1,158 @@
+"""Whole pairs on a CUDA device; a part of `benchmarks.gpu_check`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+import coam
+from coam.backends.batches import split_dense, split_encoded, stack_encoded
+from coam.backends.cuda_graphs import GraphedNetwork
+from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
+from coam.models.outputs import DenseDescriptors
+from coam.models.registry import load_model
+
+Row = dict[str, Any]
+BATCH = 16
+PAIRS = 64
+PHOTOS = Path(coam.__file__).parent / "samples"
+PHOTO_NAMES = [
+    "courtyard/images/day_04.jpg",
+    "courtyard/images/night_02.jpg",
+    "motorcycle/left.jpg",
+    "motorcycle/right.jpg",
+]
+
+
+class HalfGrid(DenseMatching):
+    """Samples between cells keep the type of the map, so that the search is that of half precision."""
+
+    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
+        descriptors, score = super()._on_grid(dense, positions)
+        return descriptors.to(dense.descriptors.dtype), score
+
+
+def photos(names: list[str], size: int, device: torch.device) -> list[Tensor]:
+    """Bundled photos as (1, 3, size, size) in [0, 1]."""
+    arrays = [np.asarray(Image.open(PHOTOS / n).convert("RGB").resize((size, size))) for n in names]
+    return [torch.from_numpy(a.copy()).to(device).permute(2, 0, 1)[None].float() / 255 for a in arrays]
+
+
+def measure_pairs(
+    model_file: str,
+    size: int,
+    device: torch.device,
+    measure: Callable[..., Row],
+    say: Callable[[str], None],
+) -> list[Row]:
+    """Agreement with float32, then times of stages, cold, cached and batched pairs, and of a finer grid."""
+    file = load_model(model_file)
+    images = photos(PHOTO_NAMES, size, device)
+    couples = [(images[0], images[1]), (images[2], images[3])]
+    matching = DenseMatching(MatcherConfig(max_matches=2000), file.model.temperature.item())
+    plain = file.model.to(device).eval()
+    half = GraphedNetwork(file.model, device)
+    brain = GraphedNetwork(file.model, device, torch.bfloat16)
+    rows: list[Row] = []
+    for which, (a, b) in enumerate(couples):
+        expected = matching.between(*plain.decode(plain.encode(a), plain.encode(b)))
+        for name, network in (("float16", half), ("bfloat16", brain)):
+            found = matching.between(*network.decode(network.encode(a), network.encode(b)))
+            rows.append({"pair": which, "type": name, **agreement(found, expected)})
+            say(str(rows[-1]))
+    a, b = couples[1]
+    first, second = half.encode(a), half.encode(b)
+    dense = half.decode(first, second)
+    with_grid = HalfGrid(MatcherConfig(max_matches=2000, grid=256), matching.temperature)
+
+    def eager() -> Candidates:
+        with torch.autocast("cuda", torch.bfloat16):
+            described = plain.decode(plain.encode(a), plain.encode(b))
+        return matching.between(*described)
+
+    def cold() -> None:
+        to_host(matching.between(*half.decode(half.encode(a), half.encode(b))))
+
+    stages: dict[str, Callable[[], Any]] = {
+        "eager, bfloat16 autocast, cold": eager,
+        "encode one": lambda: half.encode(a),
+        "decode": lambda: half.decode(first, second),
+        "match": lambda: matching.between(*dense),
+        "pair, cached": lambda: to_host(matching.between(*half.decode(first, second))),
+        "pair, cold": cold,
+        "pair, cached, grid 256": lambda: to_host(with_grid.between(*half.decode(first, second))),
+    }
+    rows += [measure(name, action, size=size) for name, action in stages.items()]
+    rows.append(throughput(half, matching, images, say))
+    rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
+    say(str(rows[-1]))
+    profile(lambda: matching.between(*half.decode(first, second)), say)
+    return rows
+
+
+def to_host(found: Candidates) -> list[np.ndarray]:
+    """What a caller gets: arrays."""
+    tensors = (found.points0, found.points1, found.score, found.index0, found.index1)
+    return [tensor.cpu().numpy() for tensor in tensors]
+
+
+def agreement(found: Candidates, expected: Candidates) -> Row:
+    """Share of the expected grid pairs that were found, and how far the refined points of those moved."""
+    keys = {(int(i), int(j)): k for k, (i, j) in enumerate(zip(found.index0, found.index1, strict=True))}
+    both = [
+        (keys[(int(i), int(j))], k)
+        for k, (i, j) in enumerate(zip(expected.index0, expected.index1, strict=True))
+        if (int(i), int(j)) in keys
+    ]
+    ours, theirs = (torch.tensor([pair[n] for pair in both], dtype=torch.int64) for n in (0, 1))
+    moved = (found.points1.cpu()[ours] - expected.points1.cpu()[theirs]).norm(dim=1)
+    return {
+        "found": len(found.score),
+        "expected": len(expected.score),
+        "same": len(both) / max(len(expected.score), 1),
+        "median_moved_px": float(moved.median()) if len(moved) else 0.0,
+    }
+
+
+def throughput(
+    network: GraphedNetwork, matching: DenseMatching, images: list[Tensor], say: Callable[[str], None]
+) -> Row:
+    """Pairs a second when many pairs share images: encoded once, decoded in batches."""
+    encoded = split_encoded(network.encode(torch.cat(images * (BATCH // len(images)))))
+    chosen = [(encoded[k % BATCH], encoded[(k + 2) % BATCH]) for k in range(PAIRS)]
+
+    def run() -> None:
+        for start in range(0, PAIRS, BATCH):
+            batch = chosen[start : start + BATCH]
+            sides = network.decode(*(stack_encoded([pair[side] for pair in batch]) for side in (0, 1)))
+            for dense0, dense1 in zip(*(split_dense(side) for side in sides), strict=True):
+                to_host(matching.between(dense0, dense1))
+
+    run()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    row = {"what": f"{PAIRS} pairs in batches of {BATCH}", "pairs_per_second": PAIRS / seconds}
+    say(str(row))
+    return row
+
+
+def profile(action: Callable[[], Any], say: Callable[[str], None]) -> None:
+    """The kernels that take the most time in one call."""
+    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as report:
+        action()
+        torch.cuda.synchronize()
+    averages = report.key_averages()
+    table = averages.table(sort_by="self_cuda_time_total", row_limit=18, max_name_column_width=60)
+    for line in table.splitlines():
+        say(line[:230])

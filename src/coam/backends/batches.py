@@ -1,0 +1,34 @@
+"""Many pairs as one batch, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from coam.models.outputs import DenseDescriptors, EncodedImage
+
+
+def stack_encoded(images: Sequence[EncodedImage]) -> EncodedImage:
+    """Images of one size, (1, C_l, H_l, W_l) each, as one batch of (B, C_l, H_l, W_l)."""
+    levels = zip(*(image.levels for image in images), strict=True)
+    return EncodedImage(tuple(torch.cat(level) for level in levels), images[0].size)
+
+
+def split_encoded(batch: EncodedImage) -> list[EncodedImage]:
+    """The images of a batch, each as a batch of one."""
+    levels = zip(*(torch.split(level, 1) for level in batch.levels), strict=True)
+    return [EncodedImage(tuple(parts), batch.size) for parts in levels]
+
+
+def split_dense(batch: DenseDescriptors) -> list[DenseDescriptors]:
+    """The descriptors of a batch, each as a batch of one."""
+    count = batch.descriptors.shape[0]
+    parts = [
+        [None] * count if part is None else list(torch.split(part, 1))
+        for part in (batch.descriptors, batch.score, batch.fine, batch.coarse)
+    ]
+    return [
+        replace(batch, descriptors=d, score=s, fine=f, coarse=c) for d, s, f, c in zip(*parts, strict=True)
+    ]
