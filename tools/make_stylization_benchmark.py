@@ -20,7 +20,7 @@ from coam.data.bank import aligned_groups
 
 
 def random_view(width: int, height: int, jitter: float, rng: np.random.Generator) -> np.ndarray:
-    """A homography from photo to view: a quadrilateral, each corner up to `jitter` inside, fills the frame."""
+    """Photo to view: a quadrilateral, its corners up to `jitter` inside the photo, fills the frame."""
     frame = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], dtype=np.float32)
     inwards = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
     corners = frame + inwards * rng.uniform(0, jitter, (4, 2)) * [width, height]

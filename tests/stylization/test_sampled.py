@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from toy_pictures import described
 
 from coam.models.outputs import DenseDescriptors
 from coam.stylization.sampled import confidence_of, find_flow, sample_by_flow
-
-from toy_pictures import described
 
 ROWS, COLUMNS = 12, 16
 

@@ -23,14 +23,16 @@ def register(app: typer.Typer) -> None:
 def stylize(
     view: Annotated[Path, typer.Argument(metavar="VIEW", help="The photo whose view is kept.")],
     style: Annotated[
-        Path, typer.Argument(metavar="STYLE", help="A photo of the same place with the wanted light and colours.")
+        Path, typer.Argument(metavar="STYLE", help="A photo of the place in the wanted light and colours.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write (.png, .jpg, .webp).")],
     panel: Annotated[
         Path | None,
         typer.Option(help="Also write VIEW, STYLE, sampled image, confidence and result side by side."),
     ] = None,
-    strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="0: VIEW itself, 1: the full style.")] = 1.0,
+    strength: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="0: VIEW itself, 1: the full style.")
+    ] = 1.0,
     force: Annotated[
         bool, typer.Option("--force", help="Go on even if the photos do not seem to show the same place.")
     ] = False,
@@ -92,7 +94,7 @@ def _print(
         "outputs": [str(path) for path in outputs],
     }
     if not result.meta["trained"]:
-        typer.echo("warning: this installation has no trained stylizer; the result is only a first guess", err=True)
+        typer.echo("warning: there is no trained stylizer here; the result is only a first guess", err=True)
     if result.overlap < LEAST_OVERLAP:
         typer.echo(
             f"warning: pair score {result.overlap:.2f}: the photos probably show different places", err=True

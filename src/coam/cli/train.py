@@ -101,8 +101,8 @@ def _stylizer(
     recipe = load_stylize_recipe(name)
     outcome = train_stylizer(recipe, data, output, minutes, device, print_line)
     summary = _summary(output, outcome.step, recipe.steps, outcome.seconds)
-    summary |= {"finished": True, "next": f"coam stylize VIEW.jpg STYLE.jpg -o out.png --weights {summary['model']}"}
-    return summary
+    next_command = f"coam stylize VIEW.jpg STYLE.jpg -o out.png --weights {summary['model']}"
+    return {**summary, "finished": True, "next": next_command}
 
 
 def _on_photos(photos: Path, output: Path, minutes: float, model: str | None, device: str) -> dict[str, Any]:

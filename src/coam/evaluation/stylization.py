@@ -106,7 +106,7 @@ def match_histograms(view: Picture, style: Picture) -> Picture:
 def recolour(picture: Picture) -> Picture:
     """The same photo with its channels exchanged and a little darker: the same place, other colours."""
     turned = picture[..., [1, 2, 0]].astype(np.float64) * np.array([0.9, 0.75, 0.6])
-    return np.rint(turned).astype(np.uint8)
+    return np.asarray(np.rint(turned), dtype=np.uint8)
 
 
 def colourfulness(picture: Picture) -> float:
@@ -138,7 +138,7 @@ def score_stylization(
     def error(picture: Picture) -> float:
         height, width = picture.shape[:2]  # made pictures may have another resolution than the view
         scale = (width / view.size[0], height / view.size[1])
-        return mean_l1(sample_colours(picture, resize_points(places, scale)), wanted)
+        return mean_l1(sample_colours(picture, np.asarray(resize_points(places, scale), np.float64)), wanted)
 
     warped = matcher.match(view, style, keypoints0=places.astype(np.float32)).points1.astype(np.float64)
     row: Row = {"positions": float(len(places)), **dict.fromkeys((*METHODS, *LEAKS), float("nan"))}

@@ -18,7 +18,8 @@ class PatchDiscriminator(nn.Module):
         widths = (INPUTS, width, 2 * width, 4 * width)
         strides = (2, 2, 1)
         self.layers = nn.ModuleList(
-            spectral_norm(nn.Conv2d(widths[i], widths[i + 1], 4, stride=strides[i], padding=1)) for i in range(3)
+            spectral_norm(nn.Conv2d(widths[i], widths[i + 1], 4, stride=strides[i], padding=1))
+            for i in range(3)
         )
         self.verdict = spectral_norm(nn.Conv2d(widths[-1], 1, 4, padding=1))
 

@@ -1,8 +1,9 @@
 """The two networks that mend a sampled image.
 
 Stage 1, a U-Net, sees VIEW's structure, the sampled colours and the evidence for them. At each pixel it mixes
-two answers: the sampled colour, and VIEW's own detail in predicted colours. Stage 2, residual blocks, sees
-nothing but the picture of stage 1, cut off from its gradient, and makes it look like a photo.
+three answers: the sampled colour, the same after a narrow fit to VIEW's lightness, which mends edges, and a
+prediction for where STYLE does not show the place: a wide fit, which the network corrects. Stage 2, residual
+blocks, sees nothing but the picture of stage 1, cut off from its gradient, and makes it look like a photo.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coam.stylization.colours import VIEW_CHANNELS, Palette, structure_of
+from coam.stylization.guided import fit_to_lightness
 from coam.stylization.sampled import EVIDENCE, confidence_of
 
 MULTIPLE = 32  # of the sides of a picture
-TRUSTED = 0.35  # confidence from which an untrained network prefers the sampled colour
-ANSWER = 10  # channels of stage 1's answer: the mix, then three colours for each of constant, lightness, contrast
+TRUSTED = 0.25  # confidence from which an untrained network prefers what was sampled
+NARROW, WIDE, SHRINK = 2, 4, 8  # radius of the narrow fit in pixels, of the wide one in cells of SHRINK
+INPUTS = VIEW_CHANNELS + 3 * 3 + len(EVIDENCE)
+ANSWERS = [3, 3, 3, 3]  # channels of stage 1's answer: the mix, then colours of constant, lightness, contrast
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,18 @@ class ConvBlock(nn.Sequential):
 
 
 class Mender(nn.Module):
-    """Stage 1: (B, 2 + 3 + 4, H, W) -> the answer (B, ANSWER, H, W). Sides are multiples of 32."""
+    """Stage 1: (B, INPUTS, H, W) -> the answer (B, sum(ANSWERS), H, W). Sides are multiples of 32."""
 
     def __init__(self, config: StylizerConfig) -> None:
         super().__init__()
         widths = config.widths
-        self.first = ConvBlock(4 * (VIEW_CHANNELS + 3 + len(EVIDENCE)), widths[0])
+        self.first = ConvBlock(4 * INPUTS, widths[0])
         self.down = nn.ModuleList(ConvBlock(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.whole = nn.Linear(widths[-1], widths[-1])  # what the whole picture says, to every position
         self.up = nn.ModuleList(
             ConvBlock(deep + skip, skip) for skip, deep in reversed(list(pairwise(widths)))
         )
-        self.answer = nn.Conv2d(widths[0], 4 * ANSWER, 1)
+        self.answer = nn.Conv2d(widths[0], 4 * sum(ANSWERS), 1)
         nn.init.zeros_(self.answer.weight)
         assert self.answer.bias is not None
         nn.init.zeros_(self.answer.bias)
@@ -109,7 +113,7 @@ class Refiner(nn.Module):
 
 
 class StylizerNetwork(nn.Module):
-    """Both stages. Untrained, it gives the sampled colour where it is trusted, elsewhere VIEW's lightness."""
+    """Both stages. Untrained, it gives the narrow fit where matches are trusted, elsewhere the wide one."""
 
     def __init__(self, config: StylizerConfig | None = None) -> None:
         super().__init__()
@@ -122,22 +126,26 @@ class StylizerNetwork(nn.Module):
 
         structure (B, 2, H, W) of VIEW; sampled (B, 3, H, W) in relative colours; evidence (B, 4, H, W).
         """
-        answer = self.mender(torch.cat([structure, sampled, evidence], dim=1)).float()
-        mix, constant, lightness, contrast = answer.split([1, 3, 3, 3], dim=1)
         trust = confidence_of(evidence).unsqueeze(1)
-        share = torch.sigmoid(mix + 8.0 * (trust - TRUSTED))
-        overall, local = structure.split(1, dim=1)
-        only_light = torch.zeros_like(constant)
-        only_light[:, 0] = 1.0
-        predicted = constant + (only_light + lightness) * overall + contrast * local
-        return share * sampled + (1 - share) * predicted
+        overall, local = structure.chunk(2, dim=1)
+        narrow = fit_to_lightness(sampled, overall, trust, NARROW)
+        wide = fit_to_lightness(sampled, overall, trust, WIDE, SHRINK)
+        answer = self.mender(torch.cat([structure, sampled, narrow, wide, evidence], dim=1)).float()
+        mix, constant, lightness, contrast = torch.split(answer, ANSWERS, dim=1)
+        predicted = wide + constant + lightness * overall + contrast * local
+        preference = 8.0 * (trust - TRUSTED)
+        share = torch.softmax(mix + torch.cat([preference - 1.5, preference, 0 * trust], dim=1), dim=1)
+        choices = torch.stack([sampled, narrow, predicted], dim=1)
+        return (share.unsqueeze(2) * choices).sum(dim=1)
 
     def refine(self, mended: Tensor) -> Tensor:
         """Stage 2 in relative colours (B, 3, H, W); no gradient goes back into `mended`."""
         refined: Tensor = self.refiner(mended.detach())
         return refined.float()
 
-    def forward(self, view: Tensor, style: Tensor, sampled: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, view: Tensor, style: Tensor, sampled: Tensor, evidence: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Pictures (B, 3, H, W) of stage 1 and of both stages, RGB in [0, 1].
 
         view and sampled (B, 3, H, W), style (B, 3, Hs, Ws), evidence (B, 4, H, W); H and W multiples of 32.

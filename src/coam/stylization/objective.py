@@ -62,7 +62,9 @@ def _one(dense: DenseDescriptors, index: int) -> DenseDescriptors:
     """One pair of a batch, as a batch of one."""
     fine = None if dense.fine is None else dense.fine[index : index + 1]
     part = slice(index, index + 1)
-    return replace(dense, descriptors=dense.descriptors[part], score=dense.score[part], fine=fine, coarse=None)
+    return replace(
+        dense, descriptors=dense.descriptors[part], score=dense.score[part], fine=fine, coarse=None
+    )
 
 
 def weighted_l1(colours: Tensor, answer: Tensor, weight: Tensor) -> Tensor:

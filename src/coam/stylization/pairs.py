@@ -1,4 +1,4 @@
-"""Training pairs with the true answer: rendered worlds of real photos whose light really or plausibly changed.
+"""Training pairs with the true answer: rendered worlds of photos whose light really or plausibly changed.
 
 Each plane of a world carries photos of one place under different light: real ones (seasons, day and night,
 exposures), copies in the style of other photos, and copies under synthetic light. VIEW is what the first
@@ -150,7 +150,7 @@ def load_pairs(
         part = load_part(evenly_chosen(groups, max_groups), side, device, light=source.light)
         if source.copies:
             if adain is None or styles is None:
-                raise ConfigError(f"source {source.path!r} asks for copies: give `adain` weights and `styles`")
+                raise ConfigError(f"source {source.path!r} asks for copies: give `adain` and `styles`")
             part = _with_copies(part, root, adain, styles, seed)
         parts.append(part)
         weights += [source.share / len(part.groups)] * len(part.groups)
@@ -160,7 +160,9 @@ def load_pairs(
 def _with_copies(part: BankPart, root: Path, adain: str, styles: str, seed: int) -> BankPart:
     """Every photo of a part also in the style of another photo and under synthetic light."""
     plain = part.photos
-    recipe = Recipe("stylize", (SourceSpec("plane", "."),), (Phase(1),), styles=styles, adain=adain, seed=seed)
+    recipe = Recipe(
+        "stylize", (SourceSpec("plane", "."),), (Phase(1),), styles=styles, adain=adain, seed=seed
+    )
     part = add_styled_copies(part, 1.0, recipe, root)
     relit = torch.empty_like(plain)
     generator = torch.Generator(device=plain.device).manual_seed(seed)

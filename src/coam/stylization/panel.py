@@ -16,12 +16,15 @@ TITLE_HEIGHT = 24
 
 def draw_panel(result: Stylized, height: int = 300) -> Image.Image:
     """The five pictures in one row, each `height` pixels high under its name."""
-    confidence = colourise(result.confidence, 0.0, 1.0, "heat")
+    own = (result.view.shape[1], result.view.shape[0])  # the working resolution is rounded
+    sampled, confidence = (
+        resize(picture, own) for picture in (result.sampled, colourise(result.confidence, 0.0, 1.0, "heat"))
+    )
     return draw_row(
         {
             "VIEW": result.view,
             "STYLE": result.style,
-            "sampled": result.sampled,
+            "sampled": sampled,
             "confidence": confidence,
             "result": result.picture,
         },

@@ -59,7 +59,7 @@ class StylizeRecipe:
         if not self.sources or not self.phases:
             raise ConfigError(f"recipe {self.name!r} needs at least one source and one phase")
         if any(phase.size < 64 or phase.size % 32 or phase.batch < 1 for phase in self.phases):
-            raise ConfigError(f"recipe {self.name!r}: a size is a multiple of 32 from 64 on, a batch at least 1")
+            raise ConfigError(f"recipe {self.name!r}: a size must be a multiple of 32, from 64 on")
         if min(self.steps, self.log_every, self.save_every) < 1:
             raise ConfigError(f"recipe {self.name!r}: steps, log_every and save_every must be at least 1")
 

@@ -138,7 +138,8 @@ def _vote(
     yields = far & (proposal_similarity > similarity - CLEARLY_BETTER)
     index1 = torch.where(yields, proposal, index1)
     similarity = torch.where(yields, proposal_similarity, similarity)
-    distance = torch.hypot((index1 // columns1 - proposed[0]).float(), (index1 % columns1 - proposed[1]).float())
+    left = torch.stack([index1 // columns1, index1 % columns1]) - proposed
+    distance = left.float().norm(dim=0)
     return index1, similarity, torch.exp(-((distance / 2) ** 2))
 
 
@@ -153,8 +154,8 @@ def _median(field: Tensor) -> Tensor:
 def _to_fine(dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor) -> tuple[Tensor, int]:
     """Places (h, w, 2) in STYLE of every fine cell of VIEW, and the stride of those cells.
 
-    near (rows, columns, 2): where the cells of CELL pixels are found. A fine cell starts from its cell's match,
-    moved by where it lies in that cell, and is then sought in the fine map.
+    near (rows, columns, 2): where the cells of CELL pixels are found. A fine cell starts from its cell's
+    match, moved by where it lies in that cell, and is then sought in the fine map.
     """
     if dense0.fine is None or dense1.fine is None:
         return near, CELL

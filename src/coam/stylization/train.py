@@ -88,9 +88,9 @@ class Trainer:
         """Draw a batch, match it, learn from it."""
         recipe = self.recipe
         seed_step(generator, recipe.seed, self.step, 0)
-        course = learning_rate_factor(
-            int(self.progress * FINEST), FINEST, 0, recipe.final_factor
-        ) * min(1.0, (self.step + 1) / recipe.warmup)
+        course = learning_rate_factor(int(self.progress * FINEST), FINEST, 0, recipe.final_factor) * min(
+            1.0, (self.step + 1) / recipe.warmup
+        )
         set_learning_rate(self.optimiser, course)
         with torch.no_grad():
             batch = pairs.sample(phase.batch, phase.size, generator)
@@ -246,6 +246,7 @@ def validate(
     examples: int = 8,
 ) -> dict[str, float]:
     """Mean L1 on worlds of held-out photos, one panel each in `folder`; empty where there are none."""
+    from coam.stylization.apply import to_bytes
     from coam.stylization.panel import draw_row
 
     device = next(network.parameters()).device
@@ -264,12 +265,11 @@ def validate(
         }  # fmt: skip
         common = batch.common.float()
         for name in ("view", "sampled", "stage1", "stage2"):
-            per_pair = ((rows[name] - batch.answer).abs().mean(dim=1, keepdim=True) * common).sum(dim=(1, 2, 3))
-            sums.setdefault(name, []).extend((per_pair / common.sum(dim=(1, 2, 3)).clamp(min=1)).tolist())
+            difference = (rows[name] - batch.answer).abs().mean(dim=1, keepdim=True) * common
+            per_pair = difference.sum(dim=(1, 2, 3)) / common.sum(dim=(1, 2, 3)).clamp(min=1)
+            sums.setdefault(name, []).extend(per_pair.tolist())
         label = source.path.replace("/", "_")
         for i in range(min(examples, 4)):
-            from coam.stylization.apply import to_bytes
-
             row = draw_row({name: to_bytes(pictures[i]) for name, pictures in rows.items()}, size)
             row.save(folder / f"panel_{label}_{i}.png")
     return {name: round(sum(values) / len(values), 5) for name, values in sums.items()}
@@ -277,8 +277,10 @@ def validate(
 
 def print_line(line: dict[str, float]) -> None:
     """A log line for people."""
-    figures = "  ".join(f"{key} {value:.4f}" for key, value in line.items() if key not in ("step", "pairs_per_second"))
-    print(f"step {line['step']:5.0f}  {figures}  {line['pairs_per_second']:.1f} pairs/s", file=sys.stderr, flush=True)
+    shown = {key: value for key, value in line.items() if key not in ("step", "pairs_per_second")}
+    figures = "  ".join(f"{key} {value:.4f}" for key, value in shown.items())
+    rate = f"{line['pairs_per_second']:.1f} pairs/s"
+    print(f"step {line['step']:5.0f}  {figures}  {rate}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -291,9 +293,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     recipe = load_stylize_recipe(options.recipe)
-    outcome = train_stylizer(
-        recipe, options.root, options.out, options.minutes, options.device, print_line
-    )
+    outcome = train_stylizer(recipe, options.root, options.out, options.minutes, options.device, print_line)
     print(f"{outcome.step} steps in {outcome.seconds:.0f} s, wrote {options.out / MODEL}")
 
 

@@ -35,7 +35,7 @@ def upsample_guided(picture: Tensor, view: RGB) -> RGB:
     for top in range(0, height, STRIP):
         bottom = min(top + STRIP, height)
         a, b = (_enlarged_rows(part, top, bottom, (height, width)) for part in (slope, offset))
-        strips.append(_bytes((a * light[None, top:bottom] + b)))
+        strips.append(_bytes(a * light[None, top:bottom] + b))
     return np.concatenate(strips)
 
 

@@ -47,7 +47,7 @@ def save_network(network: StylizerNetwork, path: Path, card: dict[str, Any]) -> 
 
 
 def load_network(path: str | Path | None = None) -> StylizerFile:
-    """The stylizer of a .safetensors file; None: the packaged one, or an untrained one where there is none."""
+    """The stylizer of a .safetensors file; None: the packaged one, or an untrained one."""
     if path is None:
         path = packaged_weights(DEFAULT_STYLIZER)
         if path is None:
