@@ -93,8 +93,7 @@ def test_a_jittering_match_is_put_back_onto_the_edge() -> None:
     jitter[..., ::2, 16] = truth[..., ::2, 15]  # every second row is one pixel off
     fitted = fit_to_lightness(jitter, lightness, torch.ones(1, 1, 32, 32), radius=2)
     assert (jitter - truth).abs().max() == 1.0
-    assert (fitted - truth).abs().max() < 0.75
-    assert (fitted - truth).abs().mean() < 0.9 * (jitter - truth).abs().mean()
+    assert (fitted - truth).abs().max() < 0.4
     assert (fitted - truth).abs()[..., :12].max() < 1e-3
 
 
