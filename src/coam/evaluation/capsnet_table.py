@@ -1,0 +1,265 @@
+"""The paper's second experiment as one table: CAPSNet against C and C+F, on pairs that training never saw.
+
+python -m coam.evaluation.capsnet_table RUNS --scenes fox=MODEL=PHOTOS ... --pose DIR --homography DIR -o OUT
+
+RUNS holds capsnet/, capsnet-c/ and capsnet-cf/ with a model.safetensors each (tools/train_capsnet.py).
+Figures: share of pairs with rotation and translation error below 10 degrees in the grades easy, medium, hard
+(SIFT keypoints described by the network, mutual nearest neighbours, essential matrix by USAC_MAGSAC, as the
+paper does with plain RANSAC); MMA on planar pairs with the dense grid; how much descriptors change with the
+light. Intervals are 95 % bootstrap intervals over first photos (pairs with a photo in common rise and fall
+together); differences to the baseline are paired. Matches are cached: run again to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coam.errors import CoamError, ConfigError, DataError
+from coam.evaluation.benchmarks import HPATCHES, POSED_PAIRS
+from coam.evaluation.compare import compare_reports
+from coam.evaluation.held_out_poses import GRADES, LISTING, write_held_out
+from coam.evaluation.hpatches import load_hpatches
+from coam.evaluation.invariance import INVARIANCE, load_invariance, measure_invariance
+from coam.evaluation.keypoint_matcher import on_sift_keypoints
+from coam.evaluation.matchers import MatcherSpec, spec_of
+from coam.evaluation.pairs import EvaluationPair, limit_pairs
+from coam.evaluation.posed_pairs import load_posed_pairs
+from coam.evaluation.runner import REPORT, PairBenchmark, build_report, evaluate, write_json
+
+VARIANTS = {"capsnet": "CAPSNet", "capsnet-c": "C CoAM", "capsnet-cf": "C+F CoAM"}
+# Rotation / translation below 10 degrees on MegaDepth, easy, medium, hard: the paper's table.
+PAPER = {
+    "capsnet": ("91.3 / 52.7", "82.5 / 57.9", "65.8 / 61.3"),
+    "capsnet-c": ("91.7 / 52.1", "82.9 / 58.6", "69.3 / 62.4"),
+    "capsnet-cf": ("91.9 / 52.3", "82.8 / 58.4", "68.8 / 63.4"),
+}
+POSE_FIGURES = ("rotation acc@10", "translation acc@10")
+MMA_FIGURES = ("MMA@1", "MMA@3", "MMA@5", "MMA@10")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured on what."""
+
+    pose: tuple[Path, ...] = ()  # folders with pairs_with_gt.txt
+    homography: Path | None = None  # folder in HPatches layout
+    resolution: int = 640  # long side at which the network sees a photo
+    max_keypoints: int = 2048  # SIFT keypoints of a photo
+    limit: int | None = None  # at most so many pairs of each kind
+    resamples: int = 1000
+    device: str = "auto"
+
+
+def measure(models: dict[str, Path], settings: Settings, output: Path) -> dict[str, dict[str, Any]]:
+    """variant -> benchmark -> report; everything is written below `output` and taken from there again."""
+    from coam.matcher import load_matcher
+
+    reports: dict[str, dict[str, Any]] = {}
+    for name, path in models.items():
+        matcher = load_matcher(path, settings.device, resolution=settings.resolution, min_score=0.0)
+        reports[name] = {}
+        if settings.pose:
+            spec = on_sift_keypoints(matcher, settings.max_keypoints)
+            pairs = [pair for root in settings.pose for pair in _pairs_of(root)]
+            reports[name]["pose"] = _run(POSED_PAIRS, pairs, spec, output / name / "pose", settings)
+        if settings.homography is not None:
+            planar = load_hpatches(settings.homography)
+            spec = spec_of(matcher, name)
+            reports[name]["homography"] = _run(HPATCHES, planar, spec, output / name / "homography", settings)
+            reports[name]["invariance"] = _invariance(matcher, name, settings, output / name / "invariance")
+    return reports
+
+
+def _pairs_of(root: Path) -> list[EvaluationPair]:
+    """Pairs of a list; the first photo is the unit of the bootstrap, because scenes are too few for one."""
+    return [
+        replace(pair, name=f"{root.name}/{pair.name}", sequence=f"{pair.sequence}/{pair.image0.name}")
+        for pair in load_posed_pairs(root)
+    ]
+
+
+def _run(
+    benchmark: PairBenchmark,
+    pairs: Sequence[EvaluationPair],
+    spec: MatcherSpec,
+    folder: Path,
+    settings: Settings,
+) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return evaluate(
+        benchmark, pairs, spec, folder, limit=settings.limit, resamples=settings.resamples, progress=_dot
+    )
+
+
+def _invariance(matcher: Any, name: str, settings: Settings, folder: Path) -> dict[str, Any]:
+    assert settings.homography is not None
+    pairs = limit_pairs(load_invariance(settings.homography), settings.limit)
+    rows = measure_invariance(matcher, pairs, _dot)
+    report = build_report(
+        INVARIANCE,
+        pairs,
+        rows,
+        spec_of(matcher, name),
+        {},
+        available=len(pairs),
+        resamples=settings.resamples,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / REPORT, report)
+    return report
+
+
+def _dot(done: int) -> None:
+    print("." * done, end="", file=sys.stderr, flush=True)
+
+
+# ---- tables
+
+
+def markdown(reports: dict[str, dict[str, Any]], output: Path | None = None) -> str:
+    """The tables; with `output`, also the paired differences to the baseline from the reports there."""
+    parts = [pose_table(reports)]
+    if any("homography" in entry for entry in reports.values()):
+        parts.append(planar_table(reports))
+    if output is not None:
+        parts.append(differences(reports, output))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def pose_table(reports: dict[str, dict[str, Any]]) -> str:
+    """Rotation / translation accuracy by grade, ours beside the paper's; what was not measured says so."""
+    head = "| variant | " + " | ".join(f"{grade}, paper | {grade}, ours" for grade in GRADES) + " |"
+    lines = [head, "|" + "---|" * (1 + 2 * len(GRADES))]
+    for name, label in VARIANTS.items():
+        cells = []
+        for grade, published in zip(GRADES, PAPER[name], strict=True):
+            cells += [published, _pose_cell(reports.get(name, {}).get("pose"), grade)]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _pose_cell(report: dict[str, Any] | None, grade: str) -> str:
+    if report is None:
+        return "not trained yet"
+    table = report["tables"].get(grade)
+    if table is None:
+        return "no such pairs"
+    values = " / ".join(_percent(table[figure]) for figure in POSE_FIGURES)
+    return f"{values} ({table['pairs']['value']:.0f} pairs)"
+
+
+def _percent(entry: dict[str, Any]) -> str:
+    """91.3 [88.0, 94.1]"""
+    value = f"{100 * entry['value']:.1f}"
+    low, high = entry["low"], entry["high"]
+    if low is None or high is None or low != low or high != high:
+        return value
+    return f"{value} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def planar_table(reports: dict[str, dict[str, Any]]) -> str:
+    """MMA on planar pairs, and how much descriptors change with the light."""
+    lines = [
+        "| variant | " + " | ".join(MMA_FIGURES) + " | matches | L1 change with light | cosine |",
+        "|" + "---|" * (len(MMA_FIGURES) + 4),
+    ]
+    for name, label in VARIANTS.items():
+        entry = reports.get(name, {})
+        if "homography" not in entry:
+            lines.append(f"| {label} | " + " | ".join(["not trained yet"] * (len(MMA_FIGURES) + 3)) + " |")
+            continue
+        table, light = entry["homography"]["tables"]["all"], entry["invariance"]["tables"]["all"]
+        cells = [_percent(table[figure]) for figure in MMA_FIGURES]
+        cells += [f"{table['matches']['value']:.0f}"]
+        cells += [f"{light[key]['value']:.3f}" for key in ("L1 conditioned", "cosine conditioned")]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def differences(reports: dict[str, dict[str, Any]], output: Path) -> str:
+    """Variant minus baseline on the same pairs, and whether the interval leaves out zero."""
+    if "pose" not in reports.get("capsnet", {}):
+        return ""
+    lines = ["| minus CAPSNet | figure | " + " | ".join(GRADES) + " |", "|" + "---|" * (2 + len(GRADES))]
+    for name, label in VARIANTS.items():
+        if name == "capsnet" or "pose" not in reports.get(name, {}):
+            continue
+        compared = compare_reports(output / "capsnet" / "pose", output / name / "pose")["tables"]
+        for figure in POSE_FIGURES:
+            cells = [_difference_cell(compared.get(grade, {}).get(figure)) for grade in GRADES]
+            lines.append(f"| {label} | {figure} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _difference_cell(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "no such pairs"
+    gap = entry["difference"]
+    verdict = "" if entry["significant"] else ", not settled"
+    return f"{100 * gap['value']:+.1f} [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]{verdict}"
+
+
+# ---- command
+
+
+def find_models(runs: Path) -> dict[str, Path]:
+    """The trained variants below a folder: NAME/model.safetensors or NAME.safetensors."""
+    found: dict[str, Path] = {}
+    for name in VARIANTS:
+        for path in (runs / name / "model.safetensors", runs / f"{name}.safetensors"):
+            if path.is_file():
+                found.setdefault(name, path)
+    if not found:
+        raise DataError(f"{runs} holds none of {', '.join(VARIANTS)}; train them: tools/train_capsnet.py")
+    return found
+
+
+def _scene(text: str) -> tuple[str, tuple[Path, Path]]:
+    parts = text.split("=")
+    if len(parts) != 3:
+        raise ConfigError(f"--scenes wants NAME=MODEL=PHOTOS, not {text!r}")
+    return parts[0], (Path(parts[1]), Path(parts[2]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry of `python -m coam.evaluation.capsnet_table`; 0 when done, 2 when the input is at fault."""
+    parser = argparse.ArgumentParser(prog="python -m coam.evaluation.capsnet_table", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--scenes", nargs="*", default=[], help="NAME=MODEL=PHOTOS of held-out photo sets")
+    parser.add_argument("--pose", nargs="*", type=Path, default=[], help="folders with pairs_with_gt.txt")
+    parser.add_argument("--homography", type=Path, help="folder in HPatches layout")
+    parser.add_argument("--per-grade", type=int, default=40, help="pairs of each scene and grade")
+    parser.add_argument("--resolution", type=int, default=640)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    try:
+        models = find_models(options.runs)
+        pose = tuple(options.pose)
+        held_out = options.output / "held_out"
+        if options.scenes:
+            if not (held_out / LISTING).exists():
+                print(write_held_out(dict(map(_scene, options.scenes)), held_out, options.per_grade))
+            pose = (held_out, *pose)
+        settings = Settings(
+            pose, options.homography, options.resolution, limit=options.limit, device=options.device
+        )
+        reports = measure(models, settings, options.output)
+    except CoamError as error:
+        print(error, file=sys.stderr)
+        return 2
+    text = markdown(reports, options.output)
+    (options.output / "table.md").write_text(text)
+    print(f"\n{text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
