@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from toy_scene import OracleMatcher
 from typer.testing import CliRunner
+
+from coam.dense_matching import MatcherConfig
+from coam.sfm.settings import warning_about_weights
 
 
 @pytest.fixture
@@ -36,6 +41,81 @@ def test_sfm_then_localize(run, built, photos, queries, tmp_path):
     assert "broken.jpg: not located" in result.output
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 2
     assert len(json.loads((tmp_path / "p.json").read_text())) == 3
+
+
+def test_no_photo_located_is_exit_code_1_with_one_line(run, built, tmp_path):
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "broken.jpg").write_bytes(b"this is no picture")
+    result = run("localize", built[0], tmp_path / "queries", "-o", tmp_path / "poses.txt")
+    assert result.exit_code == 1
+    assert "broken.jpg: not located: " in result.stdout
+    assert "0 of 1 photos located" in result.stdout
+    assert last_line(result).endswith("no photo was located; they seem to show another place than the model")
+    assert (tmp_path / "poses.txt").read_text() == ""
+    result = run("localize", built[0], tmp_path / "queries", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["located"] is False
+
+
+def test_other_options_are_named_before_the_model_is_built_again(run, photos, tmp_path):
+    first = run("sfm", photos, "-o", tmp_path / "model")
+    assert "built again" not in first.output
+    same = run("sfm", photos, "-o", tmp_path / "model", "--workers", "1")
+    assert "the model is up to date" in same.output
+    other = run("sfm", photos, "-o", tmp_path / "model", "--tracks", "quantised")
+    assert other.exit_code == 0
+    assert "was made with tracks merged (now quantised): it is built again" in other.output
+
+
+def test_matches_of_another_matcher_are_not_thrown_away(run, scene, photos, tmp_path, monkeypatch):
+    def use(keep, resolution):
+        matcher = OracleMatcher(scene, keep=keep)
+        matcher.config = MatcherConfig(resolution=resolution)
+        monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: matcher)
+        return matcher
+
+    use(0.4, 640)
+    assert run("sfm", photos, "-o", tmp_path / "model").exit_code == 0
+    settings = json.loads((tmp_path / "model" / "settings.json").read_text())
+    assert settings["matcher"]["settings"]["resolution"] == 640
+    assert settings["matcher"]["settings"]["looks"] == "once"
+    before = (tmp_path / "model" / "matches.h5").read_bytes()
+    other = use(0.3, 480)
+    refused = run("sfm", photos, "-o", tmp_path / "model")
+    assert refused.exit_code == 2
+    assert "holds matches made with resolution 640 (now 480); choose another folder" in last_line(refused)
+    assert (tmp_path / "model" / "matches.h5").read_bytes() == before
+    assert other.calls == []
+    again = run("sfm", photos, "-o", tmp_path / "model", "--overwrite")
+    assert "was made with resolution 640 (now 480): all pairs are matched again" in again.output
+    assert len(other.calls) == 10
+
+
+def test_localize_takes_the_settings_of_the_model(built, tmp_path, monkeypatch, matcher):
+    from coam.cli.localize import load_as_made
+
+    asked = []
+    monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *given: asked.append(given) or matcher)
+    made = {"model": "cdunet-lite1", "weights": "0123456789abcdef", "settings": {"resolution": 640}}
+    (tmp_path / "settings.json").write_text(json.dumps({"matcher": made}))
+    load_as_made(tmp_path, None, "cpu", None)
+    load_as_made(tmp_path, "mine.safetensors", "cpu", 99)
+    assert asked == [
+        ("cdunet-lite1", "cpu", {"resolution": 640}),
+        ("mine.safetensors", "cpu", {"resolution": 640, "max_matches": 99}),
+    ]
+
+
+def test_other_weights_are_a_warning(tmp_path, matcher):
+    class Weighted:
+        file = SimpleNamespace(sha256="fedcba9876543210" * 4, name="x")
+
+    (tmp_path / "settings.json").write_text(json.dumps({"matcher": {"weights": "0123456789abcdef"}}))
+    assert "other weights (0123456789abcdef, now fedcba9876543210)" in warning_about_weights(
+        tmp_path, Weighted()
+    )
+    (tmp_path / "settings.json").write_text(json.dumps({"matcher": {"weights": "fedcba9876543210"}}))
+    assert warning_about_weights(tmp_path, Weighted()) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from coam.sfm.localize import Location
 
 
 def register(app: typer.Typer) -> None:
@@ -32,15 +36,16 @@ def localize(
     ] = None,
     model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    resolution: Annotated[
-        int | None, typer.Option(min=32, max=8192, help="As the model was made with.")
+    max_matches: Annotated[
+        int | None, typer.Option(min=16, help="Matches kept per pair; by default as for the model.")
     ] = None,
-    max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
     neighbours: Annotated[int, typer.Option(min=1, help="Photos of the model matched with each query.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Locate photos in a model; a photo that cannot be located gets a reason instead of a wrong pose."""
-    from coam.cli.sfm import load_for_sfm
+    """Locate photos in a model; a photo that cannot be located gets a reason instead of a wrong pose.
+
+    Leaves with 1 where not one photo was located.
+    """
     from coam.errors import ConfigError, DataError, MissingExtraError
 
     try:
@@ -60,7 +65,7 @@ def localize(
             f"{model_folder}: holds no finished model; make one with: coam sfm PHOTOS -o {model_folder}"
         )
     given = read_intrinsics_list(cameras) if cameras is not None else None
-    matcher = load_for_sfm(model, device, resolution, max_matches)
+    matcher = load_as_made(model_folder, model, device, max_matches)
     options = locating.LocalizeOptions(neighbours=neighbours)
     locations = locating.localize(model_folder, queries, matcher, given, photos, options)
     for path in output or []:
@@ -69,18 +74,47 @@ def localize(
         else:
             with replacing(path) as temporary:
                 temporary.write_text(json.dumps(locating.locations_to_json(locations), indent=2) + "\n")
+    located = sum(location.pose is not None for location in locations)
     if as_json:
         typer.echo(json.dumps(locating.locations_to_json(locations), indent=2))
-        return
-    for location in locations:
-        if location.pose is None:
-            typer.echo(f"{location.name}: not located: {location.reason}")
-        else:
-            x, y, z = location.pose[0].T @ -location.pose[1]
-            typer.echo(
-                f"{location.name}: at {x:.4g} {y:.4g} {z:.4g}, {location.inliers} inliers of "
-                f"{location.lifted}, "
-                f"confidence {location.confidence:.2f}"
-            )
-    located = sum(location.pose is not None for location in locations)
-    typer.echo(f"{located} of {len(locations)} photos located")
+    else:
+        for location in locations:
+            typer.echo(line_about(location))
+        typer.echo(f"{located} of {len(locations)} photos located")
+    if located == 0:
+        typer.echo(f"{queries}: no photo was located; {hint(locations)}", err=True)
+        raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user
+
+
+def load_as_made(folder: Path, model: str | None, device: str, max_matches: int | None) -> Any:
+    """The matcher with the settings that a model was made with: its grid positions are the model's."""
+    from coam.cli import sfm
+    from coam.models.registry import MODELS
+    from coam.sfm.settings import read_settings, warning_about_weights
+
+    made = read_settings(folder).get("matcher", {})
+    settings = dict(made.get("settings", {})) | ({} if max_matches is None else {"max_matches": max_matches})
+    matcher = sfm.load_for_sfm(model or (made.get("model") if made.get("model") in MODELS else None),
+                               device, settings)  # fmt: skip
+    warning = warning_about_weights(folder, matcher)
+    if warning:
+        typer.echo(f"warning: {warning}", err=True)
+    return matcher
+
+
+def line_about(location: Location) -> str:
+    """Where a photo was taken, or why that is not known."""
+    if location.centre is None:
+        return f"{location.name}: not located: {location.reason}"
+    x, y, z = location.centre
+    return (
+        f"{location.name}: at {x:.4g} {y:.4g} {z:.4g}, {location.inliers} inliers of {location.lifted}, "
+        f"confidence {location.confidence:.2f}"
+    )
+
+
+def hint(locations: Sequence[Location]) -> str:
+    """What to do when no photo was located."""
+    if all(location.lifted == 0 for location in locations):
+        return "they seem to show another place than the model"
+    return "the reasons are above; photos nearer to those of the model are easier"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +52,9 @@ def sfm(
     masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Match again what other weights or settings have matched.")
+    ] = False,
     hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
@@ -87,22 +91,23 @@ def sfm(
         masks=None if masks is None else str(masks),
         workers=workers,
     )
-    load = partial(load_for_sfm, model, device, resolution, max_matches)
-    run(photos, output, load, options, workers, ray, as_json, run_sfm)
+    settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
+    load = partial(load_for_sfm, model, device, settings)
+    reconstruct = partial(run_sfm, overwrite=overwrite)
+    run(photos, output, load, options, workers, ray, as_json, reconstruct)
     if hloc is not None:
         from coam.sfm.hloc import database_to_hloc
 
         database_to_hloc(output / "database.db", hloc)
 
 
-def load_for_sfm(model: str | None, device: str, resolution: int | None, max_matches: int) -> Any:
-    """The matcher of these options; also called in worker processes."""
+def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) -> Any:
+    """The matcher of these settings (fields of `MatcherConfig`); also called in worker processes."""
     from coam.matcher import load_matcher
+    from coam.models.registry import DEFAULT_MODEL
 
-    given: dict[str, Any] = {"model": model, "resolution": resolution, "max_matches": max_matches}
     # One look a pair: tracks need the same grid positions in every pair, and there are many pairs.
-    given["looks"] = "once"
-    return load_matcher(device=device, **{key: value for key, value in given.items() if value is not None})
+    return load_matcher(model or DEFAULT_MODEL, device=device, **{**settings, "looks": "once"})
 
 
 def run(

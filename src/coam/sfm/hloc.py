@@ -25,9 +25,10 @@ from coam.sfm.database import read_database, write_database
 from coam.sfm.journal import Pair, replacing, require_space
 from coam.sfm.keypoints import Keypoints, Links, collect_keypoints, place_keypoints, save_keypoints
 from coam.sfm.mapping import colour_points, figures, quiet_colmap
-from coam.sfm.match_pairs import match_pairs, record_to_matches
+from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
 from coam.sfm.pairs import covisible_pairs, write_pairs
 from coam.sfm.photos import PhotoFolder, read_photo
+from coam.sfm.settings import write_settings
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifyOptions, verify_with_poses
 from coam.types import Size
@@ -183,6 +184,8 @@ def triangulate(
             f"{reference}: its photos share no points, so there are no pairs; give them with --pairs"
         )
     paths = {p.name: p.path for p in folder.photos}
+    matcher = looking_once(matcher)
+    write_settings(output, matcher)
     matched = match_pairs(
         matcher, paths, {p.name: p.digest for p in folder.photos}, wanted, output / "matches.h5"
     )

@@ -19,7 +19,7 @@ from coam.sfm.cycles import rotation_angle
 from coam.sfm.intrinsics import camera_for_photo, camera_from_spec
 from coam.sfm.journal import replacing
 from coam.sfm.keypoints import Keypoints
-from coam.sfm.match_pairs import matcher_key
+from coam.sfm.match_pairs import looking_once, matcher_key
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, nearest, unit_rows
 from coam.sfm.photos import Photo, list_photo_files, read_photo
 from coam.sfm.pipeline import load_model
@@ -84,7 +84,7 @@ class Localizer:
         """model: folder made by `coam sfm`; photos: where its photos are now, if they were moved."""
         self.folder = Path(model)
         self.model, self.keypoints = load_model(model)
-        self.matcher = matcher
+        self.matcher = looking_once(matcher)
         self.root = find_photos(self.folder, photos)
         registered = {self.model.image(i).name: self.model.image(i) for i in self.model.reg_image_ids()}
         self.names = sorted(registered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,6 +147,20 @@ def count_encodings(pairs: Sequence[Pair], cache_images: int) -> int:
                     cache.pop(next(iter(cache)))
             cache[name] = None
     return encoded
+
+
+def looking_once(matcher: Any) -> Any:
+    """The same matcher with one look a pair; others are left alone.
+
+    Tracks need the same grid positions in every pair, and looks from other viewpoints have grids of their
+    own.
+    """
+    config: Any = getattr(matcher, "config", None)
+    if getattr(config, "looks", "once") == "once":
+        return matcher
+    once = copy.copy(matcher)  # shares the network and the encoded photos
+    once.config = replace(config, looks="once")
+    return once
 
 
 def matcher_key(matcher: Any) -> str:

@@ -1,6 +1,7 @@
 """`coam sfm`: a folder of photos in, a model folder out. Kill it at any time and start it again.
 
 The model folder:
+    settings.json  the matcher and the options that it was made with
     pairs.txt      the pairs that were matched
     matches.h5     matches of all pairs: grid ids, sub-pixel offsets, scores
     verified.h5    two-view geometries
@@ -37,9 +38,10 @@ from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, req
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.links import contradicted, doubts
 from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
-from coam.sfm.match_pairs import match_pairs, record_to_matches
+from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import refine_keypoints
+from coam.sfm.settings import claim_folder
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
 
@@ -75,13 +77,15 @@ def run_sfm(
     say: Say = lambda line: None,
     match_all: MatchAll | None = None,
     show_progress: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Reconstruct a folder of photos; gives the content of summary.json.
 
     matcher: `coam.Matcher` (or anything with `match_many`; "refined" tracks need `match(..., keypoints0=)`
-    too). match_all: takes over the matching, see `coam.distributed`.
+    too). match_all: takes over the matching, see `coam.distributed`. overwrite: match again where `output`
+    holds matches of another matcher, instead of refusing.
     """
-    options = options or SfmOptions()
+    options, matcher = options or SfmOptions(), looking_once(matcher)
     output = Path(output)
     began = time.monotonic()
     remove_leftovers(output)
@@ -89,6 +93,7 @@ def run_sfm(
     for line in folder.left_out:
         say(f"left out: {line}")
     require_enough_photos(folder)
+    claim_folder(output, matcher, options, overwrite, say)
     wanted, how = propose_pairs(folder, matcher, options)
     pairing.write_pairs(wanted, output / "pairs.txt")
     say(f"{len(folder.photos)} photos, {len(wanted)} pairs ({how})")

@@ -1,0 +1,114 @@
+"""What a model folder was made with: said in settings.json, so that nobody mixes two kinds of matches in it.
+
+Matches cost hours, so a run with another matcher is refused where there are matches already. A model costs
+minutes and is made again from the same matches when only later settings have changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from coam.errors import ConfigError
+from coam.sfm.journal import replacing
+from coam.sfm.match_pairs import weights_digest
+
+FILE = "settings.json"
+ONLY_SPEED = ("cached_images", "workers")  # settings that change no result
+
+
+def describe_matcher(matcher: Any) -> dict[str, Any]:
+    """Model name, digest of the weights and settings of a matcher, as JSON values."""
+    config = getattr(matcher, "config", None)
+    return {
+        "kind": type(matcher).__name__,
+        "model": getattr(getattr(matcher, "file", None), "name", ""),
+        "weights": weights_digest(matcher)[:16],
+        "settings": _without_speed(asdict(config)) if is_dataclass(config) else {},  # type: ignore[arg-type]
+    }
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The content of a model folder's settings.json; empty where there is none."""
+    try:
+        content = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_settings(folder: Path, matcher: Any, options: Any = None) -> None:
+    """Say in a model folder what it is made with. options: a dataclass such as `SfmOptions`."""
+    content = _as_json(matcher, options)
+    if read_settings(folder) != content:
+        with replacing(folder / FILE) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def claim_folder(
+    folder: Path, matcher: Any, options: Any, overwrite: bool, say: Callable[[str], None]
+) -> None:
+    """Refuse a folder whose matches are of another matcher, unless `overwrite`; say what else has changed."""
+    before, now = read_settings(folder), _as_json(matcher, options)
+    changed = differences(before.get("matcher", {}), now["matcher"])
+    has_matches = any((folder / name).exists() for name in ("matches.h5", "matches.h5.parts"))
+    if changed and has_matches and not overwrite:
+        raise ConfigError(
+            f"{folder}: holds matches made with {changed}; choose another folder, "
+            "or add --overwrite to match again"
+        )
+    if changed and has_matches:
+        say(f"{folder} was made with {changed}: all pairs are matched again")
+    changed = differences(before.get("options", {}), now["options"])
+    if changed and (folder / "summary.json").exists():
+        say(f"the model in {folder} was made with {changed}: it is built again")
+    write_settings(folder, matcher, options)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """ "tracks merged (now refined), ..." for what both have and differs; empty where nothing does."""
+    flat_before, flat_now = _flat(before), _flat(now)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value} (now {flat_now[name]})"
+        for name, value in flat_before.items()
+        if name in flat_now and flat_now[name] != value
+    )
+
+
+def warning_about_weights(folder: Path, matcher: Any) -> str:
+    """One line when `matcher` has other weights than the one that made the model; empty when it has not."""
+    made = read_settings(folder).get("matcher", {}).get("weights", "")
+    weights = describe_matcher(matcher)["weights"]
+    if not made or made == weights:
+        return ""
+    return (
+        f"the model was made with other weights ({made}, now {weights}), so fewer matches reach its points; "
+        "give its weights with --model, or build it again"
+    )
+
+
+def _as_json(matcher: Any, options: Any) -> dict[str, Any]:
+    content = {
+        "matcher": describe_matcher(matcher),
+        "options": _without_speed(asdict(options)) if options is not None else {},
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(content, default=str))  # tuples become lists, as when read
+    return plain
+
+
+def _without_speed(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ONLY_SPEED}
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Nested settings as words: name of the group, own name -> value."""
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and name != "given":
+            flat |= _flat(value, "" if name == "settings" else f"{before}{name} ")
+        else:
+            flat[before + name] = str(value)[:60]
+    return flat
