@@ -38,6 +38,7 @@ from coam.geometry.coordinates import from_colmap
 from coam.geometry.depth import intrinsics_matrix
 from coam.geometry.epipolar import fundamental_from_pose, symmetric_epipolar_distance
 from coam.geometry.pose import relative_pose_matrix, rotation_angle
+from coam.tensors import constant
 
 Array = npt.NDArray[Any]
 DEFAULT_CROP = CropOptions(zoom=(0.6, 1.2), max_rotation=15.0)
@@ -152,8 +153,7 @@ def cut_pair(
 
 def _square(affine: Tensor) -> Tensor:
     """Affine maps (B, 2, 3) as (B, 3, 3)."""
-    last = torch.zeros_like(affine[:, :1])
-    last[..., 2] = 1.0
+    last = constant((0.0, 0.0, 1.0), affine.device).expand(len(affine), 1, 3)
     return torch.cat([affine, last], dim=1)
 
 
