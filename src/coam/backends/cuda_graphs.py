@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coam.models.folding import fold_batch_norm
+from coam.backends.folded import FoldedNetwork
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DescriptorModel
 
@@ -70,7 +70,7 @@ def _record(function: TensorFunction, inputs: Sequence[Tensor]) -> _Recording:
     return _Recording(graph, own, outputs)
 
 
-class GraphedNetwork:
+class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
     float16 has eight times the resolution of bfloat16 and the same speed; the network's activations stay
@@ -80,10 +80,7 @@ class GraphedNetwork:
     def __init__(
         self, model: DescriptorModel, device: torch.device, dtype: torch.dtype = torch.float16
     ) -> None:
-        self.dtype = dtype
-        folded = fold_batch_norm(model).to(device=device, dtype=dtype)
-        self.model: DescriptorModel = folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.device = device
+        super().__init__(model, device, dtype)
         self._recorder = Recorder()
 
     def encode(self, image: Tensor) -> EncodedImage:

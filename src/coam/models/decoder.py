@@ -21,6 +21,11 @@ def upsample(feature_map: Tensor) -> Tensor:
     return F.interpolate(feature_map, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
+def _add(own: Tensor, other: Tensor) -> Tensor:
+    """Their sum; without gradients in the memory of `own`: fresh memory costs more than the addition."""
+    return own + other if torch.is_grad_enabled() else own.add_(other)
+
+
 class UpBlock(nn.Module):
     """The paper's decoder layer: concatenate, upsample bilinearly by two, two 3x3 conv + BN + ReLU."""
 
@@ -49,6 +54,6 @@ class MergeBlock(nn.Module):
 
     def forward(self, coarse: Tensor, lateral: Tensor) -> Tensor:
         """coarse (B, coarse_channels, H, W), lateral (B, channels, 2 H, 2 W) -> (B, channels, 2 H, 2 W)."""
-        merged = F.relu(upsample(self.narrow(coarse)) + lateral)
+        merged = F.relu_(_add(upsample(self.narrow(coarse)), lateral))
         residual: Tensor = self.convs(merged)
-        return merged + residual
+        return _add(residual, merged)

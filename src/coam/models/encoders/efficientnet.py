@@ -152,7 +152,7 @@ class InvertedResidual(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, H / stride, W / stride)."""
         out: Tensor = self.block(features)
-        return out + features if self.residual else out
+        return out.add_(features) if self.residual else out  # nothing needs `out` as it was
 
 
 def _build_stage(variant: Variant, stage: Stage, inputs: int) -> nn.Sequential:

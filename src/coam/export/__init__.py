@@ -1,0 +1,1 @@
+"""Networks in formats that run without torch."""

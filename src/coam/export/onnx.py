@@ -1,0 +1,163 @@
+"""The network as two ONNX graphs: encode once per image, decode once per pair.
+
+Both take images of any size whose sides are multiples of 32. Batch norm is folded; preprocessing is inside.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coam.errors import CoamError, MissingExtraError
+from coam.models.folding import fold_batch_norm
+from coam.models.outputs import EncodedImage
+from coam.models.registry import DescriptorModel, ModelFile
+
+OPSET = 17
+STRIDES = (2, 4, 8, 16, 32)
+IMAGE_NAME = "image"  # (B, 3, H, W) in [0, 1]
+LEVEL_NAMES = tuple(f"level{stride}" for stride in STRIDES)
+PART_NAMES = ("descriptors", "score", "fine")  # of each image; a network without refinement has no `fine`
+TOLERANCE = 1e-3  # largest difference to torch that is let pass, of descriptors of unit length
+_NO_PADDING = (2**20, 2**20)  # "the image fills the map": no cell is masked out or cropped
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Serialized graphs."""
+
+    encode: bytes
+    decode: bytes
+
+
+class _Encode(nn.Module):
+    def __init__(self, model: DescriptorModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        return self.model.encode(image).levels
+
+
+class _Decode(nn.Module):
+    def __init__(self, model: DescriptorModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *levels: Tensor) -> tuple[Tensor, ...]:
+        half = len(levels) // 2
+        a, b = EncodedImage(levels[:half], _NO_PADDING), EncodedImage(levels[half:], _NO_PADDING)
+        outputs: list[Tensor] = []
+        for dense in self.model.decode(a, b):
+            outputs += [part for part in (dense.descriptors, dense.score, dense.fine) if part is not None]
+        return tuple(outputs)
+
+
+def decode_names(parts_per_image: int = len(PART_NAMES)) -> tuple[list[str], list[str]]:
+    """Names of the inputs and outputs of the decode graph: image 0 first, then image 1."""
+    inputs = [f"{name}_{image}" for image in (0, 1) for name in LEVEL_NAMES]
+    outputs = [f"{name}{image}" for image in (0, 1) for name in PART_NAMES[:parts_per_image]]
+    return inputs, outputs
+
+
+@torch.no_grad()
+def export_graphs(model: DescriptorModel) -> Exported:
+    """Both graphs of a network, float32."""
+    try:
+        import onnx  # noqa: F401  (torch's exporter needs it, and says so less clearly)
+    except ImportError as error:
+        raise MissingExtraError("onnx", "onnx") from error
+    folded = fold_batch_norm(model).float().cpu()
+    # Two sizes: nothing in the decode graph may depend on the images having the same one.
+    images = [torch.rand(1, 3, 96, 128), torch.rand(1, 3, 128, 64)]
+    levels = [level for image in images for level in folded.encode(image).levels]
+    parts = len(_Decode(folded)(*levels)) // 2
+    inputs, outputs = decode_names(parts)
+    return Exported(
+        _export(_Encode(folded), (images[0],), [IMAGE_NAME], list(LEVEL_NAMES)),
+        _export(_Decode(folded), tuple(levels), inputs, outputs),
+    )
+
+
+def _export(
+    module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str], outputs: list[str]
+) -> bytes:
+    buffer = io.BytesIO()
+    free = {name: {0: "batch", 2: f"{name}_height", 3: f"{name}_width"} for name in [*inputs, *outputs]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer names every shape it reads; sizes stay free all the same
+        torch.onnx.export(
+            module.eval(),
+            arguments,
+            buffer,  # type: ignore[arg-type]
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes=free,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+    return buffer.getvalue()
+
+
+def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
+    """Write NAME.encode.onnx and NAME.decode.onnx with the model's card; returns their paths."""
+    import onnx
+
+    graphs = export_graphs(file.model)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "name": file.name,
+        "architecture": file.architecture,
+        "sha256": file.sha256,
+        "stride": str(file.model.stride),
+        "temperature": str(file.model.temperature.item()),
+        "card": json.dumps(file.card),
+    }
+    paths = folder / f"{file.name}.encode.onnx", folder / f"{file.name}.decode.onnx"
+    for path, content in zip(paths, (graphs.encode, graphs.decode), strict=True):
+        graph = onnx.load_from_string(content)
+        onnx.helper.set_model_props(graph, facts)
+        onnx.checker.check_model(graph)
+        temporary = path.with_name(path.name + ".tmp")
+        onnx.save(graph, temporary)
+        temporary.replace(path)
+    return paths
+
+
+@torch.no_grad()
+def check_onnx(file: ModelFile, paths: tuple[Path, Path], size: tuple[int, int] = (160, 192)) -> float:
+    """Largest difference of ONNX Runtime's descriptors and scores to torch's, for images of two sizes.
+
+    Raises CoamError where it exceeds `TOLERANCE`.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("onnxruntime", "onnx") from error
+    sessions = [onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in paths]
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.rand(1, 3, *side, generator=generator) for side in (size, (size[1], size[0]))]
+    model = file.model.cpu().eval()
+    expected = model.decode(*(model.encode(image) for image in images))
+    levels: list[np.ndarray[Any, Any]] = []
+    for image in images:
+        levels += sessions[0].run(None, {IMAGE_NAME: image.numpy()})
+    names, _ = decode_names()
+    found = sessions[1].run(None, dict(zip(names, levels, strict=True)))
+    half = len(found) // 2
+    worst = 0.0
+    for dense, parts in zip(expected, (found[:half], found[half:]), strict=True):
+        for ours, theirs in zip((dense.descriptors, dense.score), parts, strict=False):
+            worst = max(worst, float(np.abs(ours.numpy() - theirs).max()))
+    if not worst < TOLERANCE:
+        raise CoamError(f"the exported graphs differ from torch by {worst:.2g}; report this with the model")
+    return worst
