@@ -94,7 +94,7 @@ def test_a_jittering_match_is_put_back_onto_the_edge() -> None:
     fitted = fit_to_lightness(jitter, lightness, torch.ones(1, 1, 32, 32), radius=2)
     assert (jitter - truth).abs().max() == 1.0
     assert (fitted - truth).abs().max() < 0.4
-    assert (fitted - truth).abs()[..., :12].max() < 1e-3
+    assert (fitted - truth).abs()[..., :12].max() < 0.02
 
 
 def test_no_gradient_goes_from_stage_2_to_stage_1() -> None:
