@@ -79,8 +79,18 @@ def test_narrowing_before_upsampling_changes_nothing(net: CAPSNet) -> None:
     from coam.models.decoder import upsample
 
     features = torch.randn(1, net.deconv3.narrow.in_channels, 5, 7)
-    published = net.deconv3.convs(torch.relu(net.deconv3.norm(net.deconv3.narrow(upsample(features)))))
-    assert difference(net.deconv3(features), published) < 1e-5
+    with torch.no_grad():
+        published = net.deconv3.convs(torch.relu(net.deconv3.norm(net.deconv3.narrow(upsample(features)))))
+        assert difference(net.deconv3(features), published) < 1e-5
+
+
+def test_normalisation_can_be_folded_across_the_upsampling(net: CAPSNet) -> None:
+    """Interpolation keeps scale and offset, so a norm behind it belongs to the convolution before it."""
+    from coam.models.folding import fold_batch_norm
+
+    a, b = picture(64, 96), picture(64, 96, seed=1)
+    with torch.no_grad():
+        assert difference(net(a, b)[0].descriptors, fold_batch_norm(net)(a, b)[0].descriptors) < 1e-4
 
 
 @pytest.mark.parametrize("size", [(64, 96), (70, 101), (33, 47)])
