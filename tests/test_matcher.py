@@ -156,13 +156,13 @@ def test_default_grid_is_every_fourth_pixel_of_the_resized_photo(small: Matcher)
 
 def test_limits_on_number_and_score(untrained: ModelFile) -> None:
     a, b = noise(64, 96), noise(64, 96, seed=1)
-    every = small_matcher(untrained).match(a, b)
+    every = small_matcher(untrained, crowding=1.0).match(a, b)
     assert len(every) > 20
-    few = small_matcher(untrained, max_matches=20, refinement="none").match(a, b)
-    all_unrefined = small_matcher(untrained, refinement="none").match(a, b)
+    few = small_matcher(untrained, crowding=1.0, max_matches=20, refinement="none").match(a, b)
+    all_unrefined = small_matcher(untrained, crowding=1.0, refinement="none").match(a, b)
     np.testing.assert_array_equal(few.ids0, all_unrefined.ids0[:20])
     middle = float(np.median(every.scores))
-    good = small_matcher(untrained, min_score=middle).match(a, b)
+    good = small_matcher(untrained, crowding=1.0, min_score=middle).match(a, b)
     np.testing.assert_array_equal(good.scores, every.scores[every.scores >= middle])
 
 
@@ -266,7 +266,7 @@ def test_match_many_equals_match_and_encodes_each_photo_once(
     singles = [matcher.match(a, b) for a, b in pairs]
     read: Counter[str] = Counter()
     encoded: Counter[str] = Counter()
-    load, encode = matcher_module.load_image, matcher.model.encode
+    load, encode = matcher_module.load_image, matcher.network.encode
 
     def counted_load(source: Any) -> Any:
         read[Path(source).name] += 1
@@ -277,7 +277,7 @@ def test_match_many_equals_match_and_encodes_each_photo_once(
         return encode(tensor)
 
     monkeypatch.setattr(matcher_module, "load_image", counted_load)
-    monkeypatch.setattr(matcher.model, "encode", counted_encode)
+    monkeypatch.setattr(matcher.network, "encode", counted_encode)
     for single, many in zip(singles, matcher.match_many(pairs), strict=True):
         np.testing.assert_array_equal(single.points0, many.points0)
         np.testing.assert_array_equal(single.points1, many.points1)

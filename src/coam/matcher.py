@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coam.backends import open_network
 from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
@@ -54,11 +55,14 @@ class Explanation:
 class Matcher:
     """A model on a device, with settings; see `load_matcher`."""
 
-    def __init__(self, file: ModelFile, config: MatcherConfig, device: torch.device) -> None:
+    def __init__(
+        self, file: ModelFile, config: MatcherConfig, device: torch.device, backend: str = "auto"
+    ) -> None:
         self.file = file
         self.config = config
         self.device = device
         self.model = file.model.to(device).eval()
+        self.network = open_network(self.model, device, backend)
         self._cache: OrderedDict[str, PreparedImage] = OrderedDict()
         if config.grid is None and self.model.stride < 4:
             self.config = replace(config, grid=128)
@@ -84,7 +88,7 @@ class Matcher:
         a, b = self.prepare(image0), self.prepare(image1)
         if keypoints0 is not None:
             wanted = _checked_keypoints(keypoints0, a.image.size)
-            matches = self._match_keypoints(a, b, self._decode(a.encoded, b.encoded), wanted)
+            matches = self._match_keypoints(a, b, self.network.decode(a.encoded, b.encoded), wanted)
         else:
             matches = self._match_prepared(a, b)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
@@ -103,12 +107,12 @@ class Matcher:
             return source
         image = load_image(source)
         resized = resize_for_model(image.rgb, self.config.resolution, squash=self.config.squash)
-        return PreparedImage(image, resized, self._encode(resized.tensor))
+        return PreparedImage(image, resized, self.network.encode(resized.tensor))
 
     @torch.inference_mode()
     def describe(self, image0: ImageLike, image1: ImageLike) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Dense descriptors of both photos at the network's resolution, each conditioned on the other."""
-        return self._decode(self.prepare(image0).encoded, self.prepare(image1).encoded)
+        return self.network.decode(self.prepare(image0).encoded, self.prepare(image1).encoded)
 
     @torch.inference_mode()
     def explain(
@@ -122,7 +126,7 @@ class Matcher:
         width, height = a.image.size
         if len(point) != 2 or not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
             raise ImageError(f"the point {point} lies outside photo 0, which is {width} x {height}")
-        dense0, dense1 = self._decode(a.encoded, b.encoded)
+        dense0, dense1 = self.network.decode(a.encoded, b.encoded)
         inside = resize_points(
             torch.tensor([point], dtype=torch.float32, device=self.device), a.resized.scale
         )
@@ -163,20 +167,9 @@ class Matcher:
         self._cache.move_to_end(key)
         return self._cache[key]
 
-    def _encode(self, tensor: Tensor) -> EncodedImage:
-        with self._precision():
-            return self.model.encode(tensor.to(self.device))
-
-    def _decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
-        with self._precision():
-            return self.model.decode(a, b)
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
-
     def _match_prepared(self, a: PreparedImage, b: PreparedImage) -> Matches:
         """Look once at the photos as they are; then, as the settings allow, in other ways."""
-        matches = self._to_matches(a, b, self.matching.between(*self._decode(a.encoded, b.encoded)))
+        matches = self._to_matches(a, b, self.matching.between(*self.network.decode(a.encoded, b.encoded)))
         matches.meta["looks"] = 1
         return matches if self.config.looks == "once" else self._look_again(a, b, judge(matches))
 
@@ -202,10 +195,10 @@ class Matcher:
     def _through(self, a: PreparedImage, b: PreparedImage, look: Look) -> Matches:
         """Match what `look` shows of the photos; the result is that of the photos themselves."""
         encoded = [
-            self._encode(as_tensor(show(photo.image.rgb, view)))
+            self.network.encode(as_tensor(show(photo.image.rgb, view)))
             for photo, view in zip((a, b), look, strict=True)
         ]
-        found = self.matching.between(*self._decode(encoded[0], encoded[1]))
+        found = self.matching.between(*self.network.decode(encoded[0], encoded[1]))
         points0 = apply_homography(look.view0.photo_from_view, _numpy(found.points0))
         points1 = apply_homography(look.view1.photo_from_view, _numpy(found.points1))
         matches = self._to_matches(a, b, found, points0.astype(np.float32), points1.astype(np.float32))
@@ -270,9 +263,7 @@ class Matcher:
     def _attention_of(self, a: PreparedImage, b: PreparedImage, point: Tensor) -> dict[str, FloatArray]:
         """Attention of the cell that holds `point` (2,), resized pixels, over photo 1, by level."""
         maps = {}
-        with self._precision():
-            levels = self.model.attention_maps(a.encoded, b.encoded)
-        for stride, attention in levels.items():
+        for stride, attention in self.network.attention_maps(a.encoded, b.encoded).items():
             column = min(int((float(point[0]) + 0.5) / stride), attention.shape[2] - 1)
             row = min(int((float(point[1]) + 0.5) / stride), attention.shape[1] - 1)
             maps[f"stride {stride}"] = _numpy(attention[0, row, column].float())
@@ -336,9 +327,13 @@ def load_matcher(
     device: str | torch.device = "auto",
     preset: str = "default",
     max_keypoints: int | None = None,
+    backend: str = "auto",
     **options: Any,
 ) -> Matcher:
-    """A matcher by model name or .safetensors path; `options` are fields of `MatcherConfig`."""
+    """A matcher by model name or .safetensors path; `options` are fields of `MatcherConfig`.
+
+    `backend` is the way the network is run (`coam.backends.BACKENDS`); "auto" is the fastest.
+    """
     if preset not in PRESETS:
         raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     if max_keypoints is not None:
@@ -347,7 +342,7 @@ def load_matcher(
     for key in options:
         if key not in known:
             raise ConfigError(f"the matcher has no option {key!r}; it has {', '.join(known)}")
-    return Matcher(load_model(model), replace(PRESETS[preset], **options), pick_device(device))
+    return Matcher(load_model(model), replace(PRESETS[preset], **options), pick_device(device), backend)
 
 
 _DEFAULT: dict[str, Matcher] = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coam.backends.folded import FoldedNetwork
 from coam.errors import MissingExtraError
-from coam.export.onnx import IMAGE_NAME, decode_names, export_graphs
+from coam.export.onnx import IMAGE_NAME, export_graphs, level_names
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
 from coam.models.registry import DescriptorModel
@@ -28,7 +28,6 @@ class ExportedNetwork(FoldedNetwork):
         graphs = export_graphs(model)
         self._encode_graph = self._load(graphs.encode)
         self._decode_graph = self._load(graphs.decode)
-        self._decode_inputs, _ = decode_names()
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
@@ -42,7 +41,7 @@ class ExportedNetwork(FoldedNetwork):
         """Descriptors of both images, each conditioned on the other."""
         if not (_fits(a.size) and _fits(b.size)):
             return super().decode(a, b)
-        parts = self._run(self._decode_graph, self._decode_inputs, [*a.levels, *b.levels])
+        parts = self._run(self._decode_graph, level_names(len(a.levels)), [*a.levels, *b.levels])
         half = len(parts) // 2
         return self._dense(parts[:half], a), self._dense(parts[half:], b)
 

@@ -61,11 +61,9 @@ class _Decode(nn.Module):
         return tuple(outputs)
 
 
-def decode_names(parts_per_image: int = len(PART_NAMES)) -> tuple[list[str], list[str]]:
-    """Names of the inputs and outputs of the decode graph: image 0 first, then image 1."""
-    inputs = [f"{name}_{image}" for image in (0, 1) for name in LEVEL_NAMES]
-    outputs = [f"{name}{image}" for image in (0, 1) for name in PART_NAMES[:parts_per_image]]
-    return inputs, outputs
+def level_names(levels: int) -> list[str]:
+    """Names of the inputs of the decode graph for so many levels an image: image 0 first, then image 1."""
+    return [f"{name}_{image}" for image in (0, 1) for name in LEVEL_NAMES[:levels]]
 
 
 @torch.no_grad()
@@ -79,11 +77,11 @@ def export_graphs(model: DescriptorModel) -> Exported:
     # Two sizes: nothing in the decode graph may depend on the images having the same one.
     images = [torch.rand(1, 3, 96, 128), torch.rand(1, 3, 128, 64)]
     levels = [level for image in images for level in folded.encode(image).levels]
-    parts = len(_Decode(folded)(*levels)) // 2
-    inputs, outputs = decode_names(parts)
+    count, parts = len(levels) // 2, len(_Decode(folded)(*levels)) // 2
+    outputs = [f"{name}{image}" for image in (0, 1) for name in PART_NAMES[:parts]]
     return Exported(
-        _export(_Encode(folded), (images[0],), [IMAGE_NAME], list(LEVEL_NAMES)),
-        _export(_Decode(folded), tuple(levels), inputs, outputs),
+        _export(_Encode(folded), (images[0],), [IMAGE_NAME], list(LEVEL_NAMES[:count])),
+        _export(_Decode(folded), tuple(levels), level_names(count), outputs),
     )
 
 
@@ -151,7 +149,7 @@ def check_onnx(file: ModelFile, paths: tuple[Path, Path], size: tuple[int, int] 
     levels: list[np.ndarray[Any, Any]] = []
     for image in images:
         levels += sessions[0].run(None, {IMAGE_NAME: image.numpy()})
-    names, _ = decode_names()
+    names = level_names(len(levels) // 2)
     found = sessions[1].run(None, dict(zip(names, levels, strict=True)))
     half = len(found) // 2
     worst = 0.0
