@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,7 @@ def test_the_second_look_wins_a_tie_and_loses_a_rout() -> None:
     assert all_agree.or_better(few_agree, HEAD_START) is all_agree
     assert all_agree.is_settled
     assert few_agree.is_found
+    assert not judge(replace(few_agree.matches, overlap=0.3)).is_found
     assert not few_agree.is_settled
 
 

@@ -31,34 +31,38 @@ def read_pairs(path: Path) -> list[tuple[int, str, str, str]]:
     return pairs
 
 
-def measure(weights: Path, pairs: list[tuple[int, str, str, str]], cache: Path) -> list[list[float]]:
-    """Statistics of each pair; what is in `cache` (JSON lines) is not computed again."""
+def measure(
+    weights: Path, pairs: list[tuple[int, str, str, str]], looks: str, cache: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Statistics (N, 4) and number of matches (N,) of each pair; `cache` (JSON lines) is used and kept."""
     known = {}
     if cache.is_file():
-        known = {(e["a"], e["b"]): e["stat"] for e in map(json.loads, cache.read_text().splitlines())}
+        entries = map(json.loads, cache.read_text().splitlines())
+        known = {(e["a"], e["b"], e["looks"]): (e["statistics"], e["matches"]) for e in entries}
     matcher = None
     for _, a, b, _ in pairs:
-        if (a, b) in known:
+        if (a, b, looks) in known:
             continue
-        matcher = matcher or load_matcher(weights)
-        known[a, b] = matcher.match(a, b).meta["statistics"]
+        matcher = matcher or load_matcher(weights, looks=looks)
+        matches = matcher.match(a, b)
+        known[a, b, looks] = (matches.meta["statistics"], len(matches))
+        entry = {"a": a, "b": b, "looks": looks, "statistics": known[a, b, looks][0], "matches": len(matches)}
         with cache.open("a") as file:
-            file.write(json.dumps({"a": a, "b": b, "stat": known[a, b]}) + "\n")
-    return [known[a, b] for _, a, b, _ in pairs]
+            file.write(json.dumps(entry) + "\n")
+    found = [known[a, b, looks] for _, a, b, _ in pairs]
+    return np.array([statistics for statistics, _ in found]), np.array([matches for _, matches in found])
 
 
-def held_out_figures(statistics: np.ndarray, label: np.ndarray, test: np.ndarray) -> dict[str, float]:
-    """At the threshold that keeps 95 % of the true pairs of the held-out half: how many wrong ones pass."""
-    calibration = fit_calibration(statistics[~test], label[~test])
-    p = np.array([overlap_probability(list(row), calibration) for row in statistics])
-    threshold = float(np.quantile(p[test & (label == 1)], 0.05))
-    wrong = p[test & (label == 0)]
+def held_out_figures(probability: np.ndarray, label: np.ndarray) -> dict[str, float]:
+    """At the threshold that keeps 95 % of the true pairs: how many wrong ones pass."""
+    threshold = float(np.quantile(probability[label == 1], 0.05))
+    wrong = probability[label == 0]
     return {
-        "true_pairs": int((test & (label == 1)).sum()),
+        "true_pairs": int((label == 1).sum()),
         "wrong_pairs": len(wrong),
-        "threshold_at_95_percent": threshold,
-        "wrong_that_pass": float((wrong >= threshold).mean()),
-        "accuracy_at_half": float(((p >= 0.5) == (label == 1))[test].mean()),
+        "threshold_at_95_percent": round(threshold, 3),
+        "wrong_that_pass": round(float((wrong >= threshold).mean()), 4),
+        "accuracy_at_half": round(float(((probability >= 0.5) == (label == 1)).mean()), 4),
     }
 
 
@@ -73,14 +77,21 @@ def main() -> None:
     parser.add_argument("--card", type=Path, help="JSON file merged into the card")
     options = parser.parse_args()
     pairs = read_pairs(options.pairs)
-    statistics = np.array(measure(options.weights, pairs, options.cache))
     label = np.array([pair[0] for pair in pairs])
-    test = np.array([zlib.crc32(pair[3].encode()) % 2 == 0 for pair in pairs])
-    figures = held_out_figures(statistics, label, test)
+    test = np.array([zlib.crc32(pair[3].split("|")[0].encode()) % 2 == 0 for pair in pairs])
+    # One calibration for one look and for many: fitted to both.
+    measured = {looks: measure(options.weights, pairs, looks, options.cache) for looks in ("once", "search")}
+    everything = np.concatenate([statistics for statistics, _ in measured.values()])
+    twice = np.concatenate([label, label])
+    on_train = fit_calibration(everything[~np.tile(test, 2)], twice[~np.tile(test, 2)])
+    figures = {}
+    for looks, (statistics, matches) in measured.items():
+        p = np.array([overlap_probability(list(row), on_train) for row in statistics])
+        figures[looks] = held_out_figures(np.where(matches > 0, p, 0.0)[test], label[test])
     print(json.dumps(figures, indent=2))
     file = load_model(options.weights)
     card = {**file.card, **(json.loads(options.card.read_text()) if options.card else {})}
-    card["pair_score"] = {**fit_calibration(statistics, label), "held_out": figures}
+    card["pair_score"] = {**fit_calibration(everything, twice), "held_out": figures}
     save_model(file.model, options.output, "cdunet-lite1", card)
 
 

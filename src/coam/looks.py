@@ -32,6 +32,7 @@ TOLERANCE = 0.006  # of the long side: how far a match may lie from the common h
 JUDGED = 1000  # the best so many matches decide
 FEWEST_AGREEING = 15  # matches on one homography: chance agreements are at most about six
 FOUND_SHARE = 0.12  # of the matches: fewer agree on something wrong, too
+FOUND_OVERLAP = 0.5  # probability: below, what agrees may be a repeated detail
 PLANAR_SHARE = 0.5  # of the matches: below, the scene has depth
 SETTLED_SHARE = 0.9  # of the matches
 MOST_ALIGNED = 3  # looks from one viewpoint: each starts from a better estimate
@@ -94,8 +95,8 @@ class Sighting:
 
     @property
     def is_found(self) -> bool:
-        """There is no need to search elsewhere."""
-        return self.share >= FOUND_SHARE
+        """There is no need to search elsewhere. An unknown overlap (nan) is no objection."""
+        return self.share >= FOUND_SHARE and not self.matches.overlap < FOUND_OVERLAP
 
     @property
     def is_settled(self) -> bool:
