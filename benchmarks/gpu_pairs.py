@@ -16,7 +16,6 @@ import coam
 from coam.backends.batches import split_dense, split_encoded, stack_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
-from coam.models.outputs import DenseDescriptors
 from coam.models.registry import load_model
 
 Row = dict[str, Any]
@@ -29,14 +28,6 @@ PHOTO_NAMES = [
     "motorcycle/left.jpg",
     "motorcycle/right.jpg",
 ]
-
-
-class HalfGrid(DenseMatching):
-    """Samples between cells keep the type of the map, so that the search is that of half precision."""
-
-    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
-        descriptors, score = super()._on_grid(dense, positions)
-        return descriptors.to(dense.descriptors.dtype), score
 
 
 def photos(names: list[str], size: int, device: torch.device) -> list[Tensor]:
@@ -70,7 +61,7 @@ def measure_pairs(
     a, b = couples[1]
     first, second = half.encode(a), half.encode(b)
     dense = half.decode(first, second)
-    with_grid = HalfGrid(MatcherConfig(max_matches=2000, grid=256), matching.temperature)
+    with_grid = DenseMatching(MatcherConfig(max_matches=2000, grid=256), matching.temperature)
 
     def eager() -> Candidates:
         with torch.autocast("cuda", torch.bfloat16):

@@ -249,4 +249,5 @@ class DenseMatching:
         if self.config.grid is None:
             return dense.descriptors[0].flatten(1).t().contiguous(), dense.score[0].flatten()
         descriptors = sample_map(dense.descriptors, positions[None], dense.stride, normalise=True)[0]
+        descriptors = descriptors.to(dense.descriptors.dtype)  # the search is fastest in half precision
         return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]

@@ -8,7 +8,7 @@
 | `cuda_graphs` | the same in float16, each shape recorded once | 99.5 % |
 | `onnxruntime`, `openvino` | the exported graphs, float32 | all but ties |
 
-`auto`: `bfloat16` on a CPU that has it, `float32` on others, `plain` elsewhere. In float32 all of them
+`auto`: `cuda_graphs` on CUDA, `bfloat16` on a CPU that has it, `float32` elsewhere. In float32 all of them
 reach the speed of the matrix product, so none is preferred for being another library.
 """
 
@@ -69,6 +69,8 @@ def open_network(model: DescriptorModel, device: torch.device, backend: str = "a
 
 def fastest_backend(model: DescriptorModel, device: torch.device) -> str:
     """What `auto` stands for; measured, see docs/performance.md."""
+    if device.type == "cuda":
+        return "cuda_graphs"
     if device.type == "cpu":
         is_default = isinstance(model, StackedCDUNet)  # quality in bfloat16 was measured for this one
         return "bfloat16" if is_default and has_native_bfloat16() else "float32"

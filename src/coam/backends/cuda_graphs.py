@@ -6,7 +6,7 @@ times as long as they run. A CUDA graph starts them all at once.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from coam.backends.folded import FoldedNetwork
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DescriptorModel
 
-KEPT_GRAPHS = 16
+KEPT_GRAPHS = 8
+USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
 WARM_UPS = 2  # runs before recording, in which cuDNN chooses its algorithms
 
 TensorFunction = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -37,6 +38,7 @@ class Recorder:
     def __init__(self, kept: int = KEPT_GRAPHS) -> None:
         self._kept = kept
         self._recordings: OrderedDict[tuple[Any, ...], _Recording] = OrderedDict()
+        self._uses: Counter[tuple[Any, ...]] = Counter()
 
     def __call__(
         self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]
@@ -44,6 +46,9 @@ class Recorder:
         """function(inputs) as tensors of the caller's own; `key` tells functions apart."""
         full_key = (*key, *(tensor.shape for tensor in inputs))
         if full_key not in self._recordings:
+            self._uses[full_key] += 1
+            if self._uses[full_key] <= USES_BEFORE_RECORDING:
+                return function(inputs)
             self._recordings[full_key] = _record(function, inputs)
             while len(self._recordings) > self._kept:
                 self._recordings.popitem(last=False)

@@ -7,7 +7,7 @@ column's maximum" compares a number with itself and needs no tolerance, whatever
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
 is the first maximum of column j.
 
-With COAM_TRITON=1, on a CUDA device, the same is done by a fused kernel (`mutual_triton`).
+On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`); COAM_TRITON=0 turns it off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB
 _CPU_PANEL_ROWS = 256  # as fast as higher panels, and 16384 columns of it stay in the L3 cache
 _TILE_COLUMNS = 1024  # 256 x 1024 floats are reduced while they are still in the L2 cache
 _GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
-_SAFE_EXPONENT = 80.0  # exp(40) and its sums are far from what float32 cannot hold, exp(-40) as well
+_SAFE_EXPONENT = 70.0  # exp(70), a hundred thousand times it, and exp(-70) are all normal float32
 _WORTH_A_THREAD = 2**22  # entries of the similarity matrix from which shares of it run side by side
 
 
@@ -103,7 +103,7 @@ def dual_softmax_nearest(
     if chunk is None and softmax.needs_no_shift and _can_fuse(descriptors0, descriptors1):
         from coam.matching.mutual_triton import fused_mutual_nearest
 
-        return fused_mutual_nearest(descriptors0, descriptors1, temperature, softmax.bound)
+        return fused_mutual_nearest(descriptors0, descriptors1, temperature)
     return _mutual(descriptors0, descriptors1, chunk, softmax)
 
 
@@ -137,8 +137,7 @@ def top_k(matches: MutualMatches, k: int) -> MutualMatches:
 
 
 def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
-    # Off until it has been checked on a GPU against the plain path (benchmarks/gpu_check.py).
-    if os.environ.get("COAM_TRITON") != "1":
+    if os.environ.get("COAM_TRITON") == "0":
         return False
     if descriptors0.device.type != "cuda" or not torch.version.cuda or find_spec("triton") is None:
         return False
@@ -231,7 +230,6 @@ class _Softmax:
     """How exponentials are taken: exp(x / temperature) = 2^(scale x)."""
 
     scale: float
-    bound: float  # on the absolute similarity (Cauchy-Schwarz)
     needs_no_shift: bool  # float32 holds the exponentials and their sums as they are
 
     @staticmethod
@@ -239,8 +237,8 @@ class _Softmax:
         bound = 0.0
         if descriptors0.shape[0] and descriptors1.shape[0]:
             longest = [d.float().norm(dim=1).max() for d in (descriptors0, descriptors1)]
-            bound = float(longest[0] * longest[1])
-        return _Softmax(math.log2(math.e) / temperature, bound, 2 * bound / temperature < _SAFE_EXPONENT)
+            bound = float(longest[0] * longest[1])  # Cauchy-Schwarz
+        return _Softmax(math.log2(math.e) / temperature, bound / temperature < _SAFE_EXPONENT)
 
     def power(self, value: Tensor, shift: Tensor) -> Tensor:
         """exp((value - shift) / temperature); torch takes powers of 2 three times as fast as those of e."""

@@ -39,9 +39,9 @@ class KernelShape:
     programs_per_processor: int = 4  # rows are cut into column splits until there are this many programs
 
 
-# Chosen by the registers that the compiler reports for compute capability 9.0 (none of them spills).
+# The fastest of eleven on an H200 (benchmarks/gpu_check.py --parts shapes).
 HALF_PRECISION = KernelShape()
-HALF_PRECISION_WITH_SUMS = KernelShape(block_rows=64, tile_columns=128, warps=8)
+HALF_PRECISION_WITH_SUMS = KernelShape(block_rows=64, tile_columns=64)
 FULL_PRECISION = KernelShape(block_rows=64, tile_columns=64, warps=4, stages=2)
 
 
@@ -60,7 +60,6 @@ def _search_kernel(  # type: ignore[no-untyped-def]
     tiles_per_split,
     column_stride,
     scale,
-    shift,
     SIZE: tl.constexpr,
     PADDED_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -101,7 +100,7 @@ def _search_kernel(  # type: ignore[no-untyped-def]
         best = tl.where(better, similarity, best)
         tl.store(column_value_ptr + column_offset + column, tl.max(similarity, axis=1), mask=column < columns)
         if WITH_SUMS:
-            exponential = tl.exp2(similarity * scale - shift)
+            exponential = tl.exp2(similarity * scale)
             exists = (row[None, :] < rows) & (column[:, None] < columns)
             exponential = tl.where(exists, exponential, 0.0)
             sums += exponential
@@ -170,19 +169,18 @@ def fused_mutual_nearest(
     descriptors0: Tensor,
     descriptors1: Tensor,
     temperature: float | None = None,
-    largest_similarity: float = 0.0,
     shape: KernelShape | None = None,
 ) -> MutualMatches:
     """Mutual nearest neighbours of descriptors0 (N, D) and descriptors1 (M, D), neither of them empty.
 
-    With a `temperature`, also the dual softmax probability; `largest_similarity` is then a bound on the
-    absolute similarity, and 2 * bound / temperature must stay below 80 (exponents share one shift).
+    With a `temperature`, also the dual softmax probability; the largest absolute similarity must then stay
+    below 70 temperatures, so that float32 holds exponentials and their sums as they are.
     """
     descriptors0, descriptors1 = descriptors0.contiguous(), descriptors1.contiguous()
     shape = shape or default_shape(descriptors0.dtype, with_sums=temperature is not None)
     slab_rows = SLAB_BLOCKS * shape.block_rows
     slabs = [
-        _search_slab(slab, descriptors1, temperature, largest_similarity, shape)
+        _search_slab(slab, descriptors1, temperature, shape)
         for slab in torch.split(descriptors0, slab_rows)
     ]
     row_value = torch.cat([slab.row_value for slab in slabs])
@@ -202,7 +200,7 @@ def fused_mutual_nearest(
         return MutualMatches(index0, index1, similarity)
     row_sum = torch.cat([slab.row_sum for slab in slabs])
     column_sum = torch.stack([slab.column_sum for slab in slabs]).sum(dim=0)
-    share = torch.exp((similarity - largest_similarity) / temperature)
+    share = torch.exp(similarity / temperature)
     probability = (share / row_sum[index0]) * (share / column_sum[index1])
     return MutualMatches(index0, index1, similarity, probability)
 
@@ -223,7 +221,6 @@ def _search_slab(
     slab: Tensor,
     descriptors1: Tensor,
     temperature: float | None,
-    largest_similarity: float,
     shape: KernelShape,
 ) -> _Slab:
     rows, size = slab.shape
@@ -252,7 +249,6 @@ def _search_slab(
         tiles_per_split,
         stride,
         sharpness,
-        largest_similarity * sharpness,
         SIZE=size,
         PADDED_SIZE=max(16, triton.next_power_of_2(size)),
         BLOCK=shape.block_rows,
