@@ -142,6 +142,35 @@ def test_attention_maps_sum_to_one_and_leave_padding_out(net: CAPSNet) -> None:
     assert small().attention_maps(a, b) == {}
 
 
+def test_coarse_descriptors_can_be_matched_too() -> None:
+    """The inner product is the weighted mean of the two similarities; the fine map stays as it was."""
+    plain, appended = small(coattention=(16,)), small(coattention=(16,), coarse_share=0.25)
+    appended.load_state_dict(plain.state_dict())
+    a, b = picture(70, 96), picture(70, 96, seed=1)
+    with torch.no_grad():
+        (one, two), (both, other) = plain(a, b), appended(a, b)
+    assert both.descriptors.shape[1] == 64
+    assert both.fine is not None
+    assert both.fine_stride == 4
+    assert torch.equal(both.fine, one.descriptors)
+    assert torch.allclose(both.descriptors.norm(dim=1), torch.ones(()), atol=1e-5)
+    fine = (one.descriptors * two.descriptors).sum(dim=1)
+    together = (both.descriptors * other.descriptors).sum(dim=1)
+    coarse = (both.descriptors[:, 32:] * other.descriptors[:, 32:]).sum(dim=1)
+    assert torch.allclose(together, 0.75 * fine + coarse, atol=1e-5)
+    # In the middle of a coarse cell the appended part points where the coarse descriptor does.
+    assert one.coarse is not None
+    middles = both.descriptors[:, 32:, 1:17:4, 1:23:4] + both.descriptors[:, 32:, 2:18:4, 2:24:4]
+    agreement = torch.cosine_similarity(middles, one.coarse[:, :, :4], dim=1)
+    assert agreement.min() > 0.6
+    assert (
+        torch.cosine_similarity(middles, one.coarse[:, :, :4].roll(1, -1), dim=1).mean()
+        < agreement.mean() - 0.2
+    )
+    with pytest.raises(ConfigError, match="coarse_share must be at least 0 and below 1"):
+        small(coarse_share=1.0)
+
+
 def test_a_wrong_place_to_meet_is_refused() -> None:
     with pytest.raises(ConfigError, match="meet at strides 8 and 16, not 4"):
         CAPSNet(CAPSNetConfig(coattention=(4,)))

@@ -40,6 +40,9 @@ class CAPSNetConfig:
     attention_scale: float | None = None  # factor on the logits; None: unscaled, as in eq. 1
     decoder_widths: tuple[int, int] = (256, 512)  # narrow and wide layers of the decoder blocks
     descriptor_channels: int = 128  # of both heads
+    # Share of the coarse descriptors in what is matched: 0 the fine ones alone (the paper), 0.5 both alike
+    # (CAPSNet appends them: fine ones learn to tell near places apart, coarse ones far places).
+    coarse_share: float = 0.0
     rectified: bool = False  # True: the descriptors end with a ReLU, as the paper's table has it
     descriptor_temperature: float = 20.0  # start value of the learned factors on similarities
 
@@ -75,6 +78,8 @@ class CAPSNet(nn.Module):
         unknown = set(config.coattention) - {8, 16}
         if unknown:
             raise ConfigError(f"CAPSNet's images meet at strides 8 and 16, not {sorted(unknown)[0]}")
+        if not 0 <= config.coarse_share < 1:
+            raise ConfigError(f"coarse_share must be at least 0 and below 1, not {config.coarse_share}")
         self.config = config
         self.encoder = build_encoder(config.encoder, **{"levels": 4, **config.encoder_options})
         at4, at8, at16 = (self.encoder.channels[LEVELS[stride]] for stride in (4, 8, 16))
@@ -161,8 +166,14 @@ class CAPSNet(nn.Module):
         at4 = self.deconv2(at8, *self._with_other(a, b, 8))
         features = self.to_descriptor(self.deconv1(torch.cat([at4, a.levels[LEVELS[4]]], dim=1)))
         fine = F.normalize(crop_cells(features, a.size, self.stride).float(), dim=1)
-        coarse = F.normalize(crop_cells(self.to_coarse(at16), a.size, 16).float(), dim=1)
-        return DenseDescriptors(fine, torch.ones_like(fine[:, :1]), self.stride, a.size, coarse=coarse)
+        whole = self.to_coarse(at16).float()
+        coarse = F.normalize(crop_cells(whole, a.size, 16), dim=1)
+        score, share = torch.ones_like(fine[:, :1]), self.config.coarse_share
+        if share == 0:
+            return DenseDescriptors(fine, score, self.stride, a.size, coarse=coarse)
+        lifted = F.normalize(crop_cells(upsample(upsample(whole)), a.size, self.stride), dim=1)
+        both = torch.cat([fine * (1 - share) ** 0.5, lifted * share**0.5], dim=1)
+        return DenseDescriptors(both, score, self.stride, a.size, fine, self.stride, coarse)
 
 
 def _joined(a: EncodedImage, b: EncodedImage) -> EncodedImage:
@@ -170,11 +181,8 @@ def _joined(a: EncodedImage, b: EncodedImage) -> EncodedImage:
 
 
 def _halves(both: DenseDescriptors) -> tuple[DenseDescriptors, DenseDescriptors]:
-    assert both.coarse is not None
+    names = [name for name in ("descriptors", "score", "fine", "coarse") if getattr(both, name) is not None]
     first, second = (
-        replace(both, descriptors=descriptors, score=score, coarse=coarse)
-        for descriptors, score, coarse in zip(
-            both.descriptors.chunk(2), both.score.chunk(2), both.coarse.chunk(2), strict=True
-        )
+        replace(both, **{name: getattr(both, name).chunk(2)[half] for name in names}) for half in (0, 1)
     )
     return first, second

@@ -115,11 +115,12 @@ class EpipolarObjective(nn.Module):
         self, dense: DenseDescriptors, other: DenseDescriptors, points: Tensor, guess: Tensor
     ) -> Answer:
         """The answer of the fine maps in a window around `guess`; the way back looks around the start."""
+        own, others = (d.descriptors if d.fine is None else d.fine for d in (dense, other))
         factor, reach = self._factor("temperature"), self.spec.window * max(dense.size) / 2
-        logits = epi.similarities(_at(dense.descriptors, points, dense.stride), other.descriptors, factor)
+        logits = epi.similarities(_at(own, points, dense.stride), others, factor)
         logits = epi.keep_window(logits, guess, other.stride, reach)
         found, spread = epi.expected_position(logits, other.stride)
-        back = epi.similarities(_at(other.descriptors, found, other.stride), dense.descriptors, factor)
+        back = epi.similarities(_at(others, found, other.stride), own, factor)
         back = epi.keep_window(back, points, dense.stride, reach)
         return Answer(found, spread, *epi.expected_position(back, dense.stride))
 
