@@ -1,0 +1,38 @@
+"""`coam export`: the network for programs without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(no_args_is_help=True)
+    group.command("onnx")(export_as_onnx)
+    app.add_typer(group, name="export", help="Write a model in another format.")
+
+
+def export_as_onnx(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the two files.")] = Path("onnx"),
+    model: Annotated[str, typer.Option(help="Name of a model, or a .safetensors file.")] = "cdunet-lite1",
+    check: Annotated[bool, typer.Option(help="Compare with torch, by ONNX Runtime.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write MODEL.encode.onnx (once per photo) and MODEL.decode.onnx (once per pair), any image size."""
+    from coam.export.onnx import check_onnx, export_onnx
+    from coam.models.registry import load_model
+
+    file = load_model(model)
+    paths = export_onnx(file, output)
+    difference = check_onnx(file, paths) if check else None
+    if as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in paths], "difference": difference}))
+        return
+    for path in paths:
+        typer.echo(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
+    if difference is not None:
+        typer.echo(f"ONNX Runtime and torch differ by at most {difference:.1g}")

@@ -1,0 +1,174 @@
+"""Every backend against the network as it was trained, on real photos."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from coam import samples
+from coam.backends import BACKENDS, Network, fastest_backend, has_native_bfloat16, open_network
+from coam.backends.batches import split_dense, split_encoded, stack_encoded
+from coam.backends.cuda_graphs import GraphedNetwork
+from coam.backends.folded import FoldedNetwork
+from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
+from coam.errors import ConfigError
+from coam.models.folding import fold_batch_norm
+from coam.models.registry import ModelFile, build_model, load_model
+
+CPU = torch.device("cpu")
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@lru_cache
+def network_of(backend: str) -> Network:
+    return open_network(load_model().model, CPU, backend)
+
+
+@pytest.fixture(scope="module")
+def file() -> ModelFile:
+    return load_model()
+
+
+@pytest.fixture(scope="module")
+def photos() -> Pair:
+    """The bundled stereo pair, one photo smaller than the other: (1, 3, 224, 256) and (1, 3, 192, 256)."""
+    pair = samples.motorcycle()
+    tensors = []
+    for path, size in ((pair.left, (256, 224)), (pair.right, (256, 192))):
+        pixels = np.asarray(Image.open(path).convert("RGB").resize(size), np.float32) / 255
+        tensors.append(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None])
+    return tensors[0], tensors[1]
+
+
+def matched(network: Network, file: ModelFile, photos: Pair) -> Candidates:
+    matching = DenseMatching(MatcherConfig(max_matches=1000), file.model.temperature.item())
+    with torch.inference_mode():
+        return matching.between(*network.decode(*(network.encode(photo) for photo in photos)))
+
+
+def same_share(found: Candidates, expected: Candidates) -> float:
+    pairs = [set(zip(c.index0.tolist(), c.index1.tolist(), strict=True)) for c in (found, expected)]
+    return len(pairs[0] & pairs[1]) / len(pairs[1])
+
+
+@pytest.fixture(scope="module")
+def expected(file: ModelFile, photos: Pair) -> Candidates:
+    candidates = matched(open_network(file.model, CPU, "plain"), file, photos)
+    assert len(candidates.score) == 1000
+    return candidates
+
+
+@pytest.mark.parametrize("backend", ["float32", "onnxruntime", "openvino"])
+def test_float32_backends_give_the_same_matches(backend, file, photos, expected):
+    pytest.importorskip({"float32": "torch"}.get(backend, backend))
+    pytest.importorskip("onnx")
+    found = matched(network_of(backend), file, photos)
+    assert same_share(found, expected) >= 0.995
+    torch.testing.assert_close(found.score.sum(), expected.score.sum(), rtol=1e-3, atol=0)
+
+
+def test_bfloat16_moves_points_by_a_fraction_of_a_pixel(file, photos, expected):
+    found = matched(open_network(file.model, CPU, "bfloat16"), file, photos)
+    assert same_share(found, expected) >= 0.93
+    where = {pair: k for k, pair in enumerate(zip(found.index0.tolist(), found.index1.tolist(), strict=True))}
+    common = [
+        (where[pair], k)
+        for k, pair in enumerate(zip(expected.index0.tolist(), expected.index1.tolist(), strict=True))
+        if pair in where
+    ]
+    ours, theirs = torch.tensor(common).unbind(1)
+    distance = (found.points1[ours] - expected.points1[theirs]).norm(dim=1)
+    assert distance.median() < 0.1
+
+
+def test_odd_sizes_fall_back_to_torch():
+    pytest.importorskip("onnxruntime")
+    images = [torch.rand(1, 3, 75, 101), torch.rand(1, 3, 96, 64)]
+    results = []
+    for backend in ("float32", "onnxruntime"):
+        network = network_of(backend)
+        with torch.inference_mode():
+            results.append(network.decode(*(network.encode(image) for image in images))[0].descriptors)
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_attention_maps_come_from_the_network_that_encoded(file, photos):
+    for backend in ("plain", "float32", "bfloat16"):
+        network = open_network(file.model, CPU, backend)
+        with torch.inference_mode():
+            maps = network.attention_maps(*(network.encode(photo) for photo in photos))
+        assert set(maps) == {16, 32}
+        torch.testing.assert_close(maps[16].float().sum((-2, -1)), torch.ones(1, 14, 16), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("stacked", {}),
+        ("stacked", {"encoder": "resnet34"}),
+        ("cdunet", {"encoder": "resnet50"}),
+        ("cdunet", {"encoder": "efficientnet_b1"}),
+    ],
+)
+def test_folding_changes_nothing_but_rounding(architecture, config):
+    torch.manual_seed(0)
+    model = build_model(architecture, config).eval()
+    for module in model.modules():  # statistics as after training, not zeros and ones
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.2, 0.2)
+            module.running_var.uniform_(0.5, 2.0)
+            module.weight.data.uniform_(0.5, 1.5)
+    folded = fold_batch_norm(model)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
+    image = torch.rand(1, 3, 64, 96)
+    with torch.inference_mode():
+        for ours, theirs in zip(folded.encode(image).levels, model.encode(image).levels, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())  # a copy was folded
+
+
+def test_a_batch_of_pairs_equals_the_pairs(file, photos):
+    network = FoldedNetwork(file.model, CPU, torch.float32)
+    first, second = photos[0][..., :96, :96], photos[0][..., 96:192, 96:192]
+    with torch.inference_mode():
+        a, b = split_encoded(network.encode(torch.cat([first, second])))
+        batched = network.decode(stack_encoded([a, b]), stack_encoded([b, a]))
+        single = network.decode(b, a)
+    for side in (0, 1):
+        torch.testing.assert_close(split_dense(batched[side])[1].descriptors, single[side].descriptors)
+
+
+def test_graphed_network_without_graphs(file, photos):
+    """All of it but the recording, which needs a GPU: packing of inputs and outputs, half precision."""
+    network = GraphedNetwork(file.model, CPU)
+    network._recorder = lambda key, function, inputs: function(inputs)
+    small = photos[0][..., :96, :96], photos[0][..., 16:80, 16:112]
+    with torch.inference_mode():
+        dense = network.decode(*(network.encode(photo) for photo in small))[1]
+        plain = network_of("plain")
+        reference = plain.decode(*(plain.encode(photo) for photo in small))[1]
+    assert dense.descriptors.dtype == torch.float16
+    assert dense.size == reference.size == (64, 96)
+    torch.testing.assert_close(dense.descriptors.float(), reference.descriptors, rtol=0, atol=0.02)
+    torch.testing.assert_close(dense.score, reference.score, rtol=0, atol=0.02)
+    largest = float(reference.fine.abs().max())
+    torch.testing.assert_close(dense.fine, reference.fine, rtol=0, atol=0.05 * largest)
+
+
+def test_what_auto_stands_for(file):
+    default = "bfloat16" if has_native_bfloat16() else "float32"
+    assert fastest_backend(file.model, CPU) == default
+    assert fastest_backend(build_model("cdunet", {"encoder": "resnet34"}), CPU) == "float32"
+    assert fastest_backend(file.model, torch.device("cuda")) == "cuda_graphs"
+
+
+def test_a_backend_that_cannot_be_is_refused_in_one_line(file):
+    with pytest.raises(ConfigError, match="there is no backend 'fast'; choose one of auto, plain"):
+        open_network(file.model, CPU, "fast")
+    with pytest.raises(ConfigError, match="CUDA"):
+        open_network(file.model, CPU, "cuda_graphs")
+    with pytest.raises(ConfigError, match="device='cpu'"):
+        open_network(file.model, torch.device("cuda"), "onnxruntime")
+    assert "auto" in BACKENDS

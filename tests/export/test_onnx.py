@@ -1,0 +1,95 @@
+"""The exported graphs: numbers, sizes, what travels in them, and the example without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coam import samples
+from coam.cli import build_app
+from coam.models.registry import load_model
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `coam export onnx --json` prints."""
+    folder = tmp_path_factory.mktemp("onnx")
+    result = CliRunner().invoke(build_app(), ["export", "onnx", "-o", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+@pytest.fixture(scope="module")
+def exported(summary: dict[str, Any]) -> tuple[Path, Path]:
+    return Path(summary["files"][0]), Path(summary["files"][1])
+
+
+def test_the_command_says_how_far_from_torch_it_is(summary):
+    assert summary["difference"] < 1e-4
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path):
+    result = CliRunner().invoke(build_app(), ["export", "onnx", "--model", "nothing", "-o", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "there is no model 'nothing'" in result.output
+
+
+def test_the_check_can_fail(exported):
+    import torch
+
+    from coam.errors import CoamError
+    from coam.export.onnx import check_onnx
+
+    other = load_model()
+    with torch.no_grad():
+        other.model.to_descriptor.weight.neg_()
+    with pytest.raises(CoamError, match="differ from torch"):
+        check_onnx(other, exported)
+
+
+def test_what_travels_in_the_files(exported):
+    assert [path.name for path in exported] == ["cdunet-lite1.encode.onnx", "cdunet-lite1.decode.onnx"]
+    facts = {entry.key: entry.value for entry in onnx.load(exported[1]).metadata_props}
+    assert facts["name"] == "cdunet-lite1"
+    assert facts["stride"] == "4"
+    assert float(facts["temperature"]) == pytest.approx(load_model().model.temperature.item())
+    assert json.loads(facts["card"]) == load_model().card
+    assert facts["sha256"] == load_model().sha256
+
+
+def test_sizes_are_free(exported):
+    encode, decode = (onnxruntime.InferenceSession(str(path)) for path in exported)
+    levels = []
+    for height, width in ((64, 96), (160, 32)):
+        levels += encode.run(None, {"image": np.zeros((1, 3, height, width), np.float32)})
+    assert [level.shape[2:] for level in levels[:5]] == [(32, 48), (16, 24), (8, 12), (4, 6), (2, 3)]
+    names = [entry.name for entry in decode.get_inputs()]
+    outputs = decode.run(None, dict(zip(names, levels, strict=True)))
+    shapes = {entry.name: array.shape for entry, array in zip(decode.get_outputs(), outputs, strict=True)}
+    assert shapes["descriptors0"] == (1, 64, 16, 24)
+    assert shapes["descriptors1"] == (1, 64, 40, 8)
+    assert shapes["score1"] == (1, 1, 40, 8)
+    assert shapes["fine0"] == (1, 32, 32, 48)
+
+
+def test_the_example_finds_true_matches_without_torch(exported):
+    pair = samples.motorcycle()
+    program = ROOT / "examples" / "match_with_onnxruntime.py"
+    assert "torch" not in program.read_text()
+    command = [sys.executable, program, str(exported[0])[: -len(".encode.onnx")], pair.left, pair.right]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = np.array([[float(word) for word in line.split()] for line in run.stdout.splitlines()])
+    assert lines.shape == (1000, 5)
+    truth, known = pair.true_points1(lines[:, :2].astype(np.float32))
+    errors = np.linalg.norm(lines[known, 2:4] - truth[known], axis=1)
+    cell = 4 * lines[:, 0].max() / 512  # pixels of the original between neighbouring descriptors
+    assert (errors < 1.5 * cell).mean() > 0.9
