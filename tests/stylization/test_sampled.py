@@ -17,11 +17,11 @@ def places() -> torch.Tensor:
 def test_every_cell_finds_its_shifted_partner() -> None:
     flow = find_flow(described(places()), described(places().roll((2, 3), dims=(0, 1))), 20.0)
     assert flow.stride == 4
-    inside = flow.points[: ROWS - 2, : COLUMNS - 3]
+    inside = flow.points[0, : ROWS - 2, : COLUMNS - 3]
     rows, columns = torch.meshgrid(torch.arange(ROWS - 2), torch.arange(COLUMNS - 3), indexing="ij")
     wanted = torch.stack([(columns + 3.5) * 4 - 0.5, (rows + 2.5) * 4 - 0.5], dim=-1)
     torch.testing.assert_close(inside, wanted)
-    similarity, distinctiveness, probability, coherence = flow.evidence[:, 2:-4, 2:-5]
+    similarity, distinctiveness, probability, coherence = flow.evidence[0, :, 2:-4, 2:-5]
     assert similarity.min() > 0.999
     assert distinctiveness.min() == pytest.approx(0.8)
     assert probability.min() > 0.9
@@ -35,7 +35,7 @@ def test_a_match_that_leaves_its_neighbours_needs_to_be_clearly_better() -> None
     for share, wanted in ((0.52, (6, 5)), (0.8, (1, 1))):
         mixed = torch.nn.functional.normalize((1 - share) * own + share * far, dim=0)
         view.descriptors[0, :, 5, 6] = mixed
-        x, y = find_flow(view, style, 20.0).points[5, 6]
+        x, y = find_flow(view, style, 20.0).points[0, 5, 6]
         assert (x.item(), y.item()) == (wanted[0] * 4 + 1.5, wanted[1] * 4 + 1.5)
 
 
@@ -49,8 +49,8 @@ def test_the_fine_stage_places_every_second_pixel() -> None:
     dense1 = DenseDescriptors(base.descriptors, base.score, 4, base.size, moved, 2)
     flow = find_flow(dense0, dense1, 20.0)
     assert flow.stride == 2
-    assert flow.points.shape == (2 * ROWS, 2 * COLUMNS, 2)
-    shift = flow.points[4, 10] - torch.tensor([10 * 2 + 0.5, 4 * 2 + 0.5])
+    assert flow.points.shape == (1, 2 * ROWS, 2 * COLUMNS, 2)
+    shift = flow.points[0, 4, 10] - torch.tensor([10 * 2 + 0.5, 4 * 2 + 0.5])
     torch.testing.assert_close(shift, torch.tensor([2.0, 0.0]), atol=1e-3, rtol=0)
 
 
@@ -59,19 +59,19 @@ def test_colours_follow_the_flow_without_mixing_across_cells() -> None:
     style[0] = torch.arange(COLUMNS * 4) / (COLUMNS * 4)
     style[1] = torch.arange(ROWS * 4).unsqueeze(1) / (ROWS * 4)
     flow = find_flow(described(places()), described(places().roll(3, dims=1)), 20.0)
-    sampled = sample_by_flow(style, flow, (ROWS * 4, COLUMNS * 4))
-    assert sampled.colours.shape == (3, ROWS * 4, COLUMNS * 4)
-    inside = sampled.colours[:, 8:40, 8:40]
+    sampled = sample_by_flow(style[None], flow, (ROWS * 4, COLUMNS * 4))
+    assert sampled.colours.shape == (1, 3, ROWS * 4, COLUMNS * 4)
+    inside = sampled.colours[0, :, 8:40, 8:40]
     torch.testing.assert_close(inside, style[:, 8:40, 20:52])
-    assert sampled.confidence.shape == (ROWS * 4, COLUMNS * 4)
-    assert sampled.confidence[8:40, 8:40].min() > 0.75
+    assert sampled.confidence.shape == (1, ROWS * 4, COLUMNS * 4)
+    assert sampled.confidence[0, 8:40, 8:40].min() > 0.75
 
 
 def test_photos_of_different_sizes_and_nothing_in_common() -> None:
     flow = find_flow(described(places()), described(places()[:7, :9] + 7000), 20.0)
     assert flow.points[..., 0].max() <= 9 * 4 - 1
     assert flow.points[..., 1].max() <= 7 * 4 - 1
-    assert flow.evidence[2].mean() < 0.1  # hardly any probable match
+    assert flow.evidence[0, 2].mean() < 0.1  # hardly any probable match
     assert confidence_of(flow.evidence).mean() < 0.35
     same = find_flow(described(places()), described(places()), 20.0)
     assert confidence_of(same.evidence).mean() > 0.8
@@ -87,3 +87,29 @@ def test_descriptors_at_another_stride() -> None:
         dense.size,
     )
     torch.testing.assert_close(find_flow(big, big, 20.0).points, find_flow(dense, dense, 20.0).points)
+
+
+def test_a_batch_gives_what_its_pairs_give_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(2)
+    pairs = []
+    for seed in range(3):
+        view, style = described(places()), described(places().roll(seed, dims=1))
+        noise = 0.15 * torch.randn(view.descriptors.shape, generator=generator)
+        descriptors = torch.nn.functional.normalize(view.descriptors + noise, dim=1)
+        score = torch.rand(view.score.shape, generator=generator)  # some cells are not worth comparing
+        pairs.append((DenseDescriptors(descriptors, score, 4, view.size), style))
+    together = [
+        DenseDescriptors(
+            torch.cat([pair[side].descriptors for pair in pairs]),
+            torch.cat([pair[side].score for pair in pairs]),
+            4,
+            pairs[0][side].size,
+        )
+        for side in (0, 1)
+    ]
+    batch = find_flow(together[0], together[1], 20.0)
+    for i, (view, style) in enumerate(pairs):
+        alone = find_flow(view, style, 20.0)
+        torch.testing.assert_close(batch.points[i], alone.points[0])
+        torch.testing.assert_close(batch.evidence[i], alone.evidence[0], atol=1e-5, rtol=1e-4)
+        assert batch.statistics(i) == pytest.approx(alone.statistics(), rel=1e-4)

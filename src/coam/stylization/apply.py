@@ -75,14 +75,14 @@ class Stylizer:
             raise NoOverlapError(overlap)
         view_tensor = a.resized.tensor.to(self.matcher.device)
         style_tensor = b.resized.tensor.to(self.matcher.device)
-        stage1, both = self.network(view_tensor, style_tensor, sampled.colours[None], sampled.evidence[None])
+        stage1, both = self.network(view_tensor, style_tensor, sampled.colours, sampled.evidence)
         picture = blend(a.image.rgb, upsample_guided(both[0], a.image.rgb), float(strength))
         return Stylized(
             picture=picture,
             view=a.image.rgb,
             style=b.image.rgb,
-            sampled=to_bytes(sampled.colours),
-            confidence=sampled.confidence.float().cpu().numpy(),
+            sampled=to_bytes(sampled.colours[0]),
+            confidence=sampled.confidence[0].float().cpu().numpy(),
             stage1=to_bytes(stage1[0]),
             overlap=overlap,
             meta={
@@ -100,9 +100,9 @@ class Stylizer:
         flow = find_flow(dense0, dense1, self.matcher.matching.temperature)
         statistics = flow.statistics()
         overlap = overlap_probability(statistics, self.matcher.file.card.get("pair_score"))
-        if len(flow.mutual_probability) == 0:
-            overlap = 0.0
-        style = b.resized.tensor[0].to(self.matcher.device)
+        if not bool((flow.matched.probability > 0).any()):
+            overlap = 0.0  # not one mutual match is no evidence
+        style = b.resized.tensor.to(self.matcher.device)
         return sample_by_flow(style, flow, dense0.size), overlap
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,13 @@ from coam.stylization.discriminator import Discriminator, feature_loss, fool_los
 from coam.stylization.network import StylizerNetwork
 from coam.stylization.pairs import StyleBatch
 from coam.stylization.recipe import StylizeRecipe
-from coam.stylization.sampled import find_flow, sample_by_flow
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A batch of sampled images: colours (B, 3, S, S) and evidence (B, 4, S, S)."""
-
-    colours: Tensor
-    evidence: Tensor
+from coam.stylization.sampled import SampledImage, find_flow, sample_by_flow
 
 
 @torch.no_grad()
 def sample_batch(
     matcher: DescriptorModel, batch: StyleBatch, noise: float, generator: torch.Generator
-) -> Sampled:
+) -> SampledImage:
     """Sampled images by the real matcher, as they will be when the stylizer is used.
 
     Half of the pairs get noise of a deviation up to `noise` on their descriptors: the photos are those the
@@ -43,28 +35,14 @@ def sample_batch(
     draw = torch.rand(2, count, 1, 1, 1, generator=generator, device=device)
     deviation = noise * draw[0] * (draw[1] < 0.5)
     dense0, dense1 = (_noisy(dense, deviation, generator) for dense in (dense0, dense1))
-    temperature = float(matcher.temperature)
-    size = (batch.view.shape[-2], batch.view.shape[-1])
-    images = [
-        sample_by_flow(batch.style[i], find_flow(_one(dense0, i), _one(dense1, i), temperature), size)
-        for i in range(count)
-    ]
-    return Sampled(torch.stack([i.colours for i in images]), torch.stack([i.evidence for i in images]))
+    flow = find_flow(dense0, dense1, float(matcher.temperature))
+    return sample_by_flow(batch.style, flow, (batch.view.shape[-2], batch.view.shape[-1]))
 
 
 def _noisy(dense: DenseDescriptors, deviation: Tensor, generator: torch.Generator) -> DenseDescriptors:
     noise = torch.randn(dense.descriptors.shape, generator=generator, device=deviation.device)
     noisy = nn.functional.normalize(dense.descriptors.float() + noise * deviation, dim=1)
     return replace(dense, descriptors=noisy)
-
-
-def _one(dense: DenseDescriptors, index: int) -> DenseDescriptors:
-    """One pair of a batch, as a batch of one."""
-    fine = None if dense.fine is None else dense.fine[index : index + 1]
-    part = slice(index, index + 1)
-    return replace(
-        dense, descriptors=dense.descriptors[part], score=dense.score[part], fine=fine, coarse=None
-    )
 
 
 def weighted_l1(colours: Tensor, answer: Tensor, weight: Tensor) -> Tensor:
@@ -77,7 +55,7 @@ def backward(
     network: StylizerNetwork,
     judge: Discriminator,
     batch: StyleBatch,
-    sampled: Sampled,
+    sampled: SampledImage,
     recipe: StylizeRecipe,
     refining: bool,
 ) -> dict[str, Tensor]:

@@ -71,24 +71,20 @@ class StyledWorlds(WorldPairs):
         super().__init__(bank, config, weight)
         self.unchanged = unchanged
 
-    def sample_styled(self, batch: int, size: int, generator: torch.Generator) -> StyleBatch:
-        """`batch` examples of `size` x `size` pixels."""
+    def render_styled(self, batch: int, size: int, generator: torch.Generator) -> tuple[StyleBatch, Tensor]:
+        """`batch` examples of `size` x `size` pixels before light and camera, and how far light changes."""
         world, group = self.build(batch, size, generator)
-        draw = Draw(generator, batch)
-        same = draw.chance(self.unchanged, 1)
+        same = Draw(generator, batch).chance(self.unchanged, 1)
         photo1 = torch.where(same, world.photo[0], world.photo[1])
         world = replace(world, photo=torch.stack([world.photo[0], photo1]))
         relit = replace(world, photo=torch.stack([photo1, photo1]))
-        light = self.bank.light[group].mean(dim=1)
-        view = change_light(render(world, self.bank, size, 0), light, generator)
-        together = torch.cat([render(world, self.bank, size, 1), render(relit, self.bank, size, 0)], dim=3)
-        style, answer = change_light(together, light, generator, WHOLE_PICTURE).chunk(2, dim=3)
-        return StyleBatch(
-            view=view,
-            style=change_light(style, torch.ones_like(light), generator, CAMERA),
-            answer=answer,
+        rendered = StyleBatch(
+            view=render(world, self.bank, size, 0),
+            style=render(world, self.bank, size, 1),
+            answer=render(relit, self.bank, size, 0),
             common=self._common(world, size),
         )
+        return rendered, self.bank.light[group].mean(dim=1)
 
     def _common(self, world: World, size: int) -> Tensor:
         side = size // COMMON_STRIDE
@@ -116,12 +112,21 @@ class StylePairs:
         """`batch` examples of `size` x `size` pixels, all randomness from `generator`."""
         counts = portions(self.shares, batch)
         parts = [
-            source.sample_styled(count, size, generator)
+            source.render_styled(count, size, generator)
             for source, count in zip(self.sources, counts, strict=True)
             if count
         ]
         fields = StyleBatch.__dataclass_fields__
-        return StyleBatch(**{name: torch.cat([getattr(part, name) for part in parts]) for name in fields})
+        rendered = {name: torch.cat([getattr(part, name) for part, _ in parts]) for name in fields}
+        light = torch.cat([strength for _, strength in parts])
+        together = torch.cat([rendered["style"], rendered["answer"]], dim=3)
+        style, answer = change_light(together, light, generator, WHOLE_PICTURE).chunk(2, dim=3)
+        return StyleBatch(
+            view=change_light(rendered["view"], light, generator),
+            style=change_light(style, torch.ones_like(light), generator, CAMERA),
+            answer=answer,
+            common=rendered["common"],
+        )
 
 
 def load_pairs(

@@ -1,9 +1,8 @@
 """The sampled image: every position of VIEW coloured by its best match in STYLE, and how far to trust it.
 
 As in the paper, the best match of EVERY position is taken, without asking that it be mutual. It is found cell
-by cell (similarities are streamed, the matrix is never held), a cell whose match leaves those of its
-neighbours must be clearly better than the place they propose, and the fine stage then places every second
-pixel. Positions are pixels of the resized photos.
+by cell (`cells`); a cell whose match leaves those of its neighbours must be clearly better than the place
+they propose; the fine stage then places every second pixel. Positions are pixels of the resized photos.
 """
 
 from __future__ import annotations
@@ -15,46 +14,46 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres, to_unit
-from coam.matching import dual_softmax_nearest, nearest, refine_softargmax, sample_map
+from coam.matching import refine_softargmax, sample_map
 from coam.matching.pair_score import pair_statistics
 from coam.models.outputs import DenseDescriptors
+from coam.stylization.cells import MatchedCells, match_cells
 
 CELL = 4  # pixels: descriptors are compared at most this densely
 FINE_RADIUS = 2  # cells of the fine map around a match in which it is sought
 NEIGHBOURS = 5  # x 5 cells propose a place together (their median)
 CLEARLY_BETTER = 0.12  # of cosine similarity, that a match needs over the place its neighbours propose
-LEAST_DISTINCTIVE = 0.02  # cells below it are in no mutual match, as in `MatcherConfig`
-LEAST_CELLS = 64  # unless fewer cells than this would be left
 VOTES = 2  # how often neighbours are asked
 EVIDENCE = ("similarity", "distinctiveness", "probability", "coherence")
 
 
 @dataclass(frozen=True)
 class DenseFlow:
-    """For every cell of VIEW its place in STYLE."""
+    """For every cell of B VIEWs its place in STYLE."""
 
-    points: Tensor  # (h, w, 2) pixels of STYLE, one per `stride` pixels of VIEW
+    points: Tensor  # (B, h, w, 2) pixels of STYLE, one per `stride` pixels of VIEW
     stride: int
-    evidence: Tensor  # (4, h', w') in [0, 1], one per CELL pixels: see EVIDENCE
-    mutual_probability: Tensor  # (K,) dual softmax of the mutual matches among the distinctive cells
-    mutual_distinctiveness: Tensor  # (K,) product of their two scores
+    evidence: Tensor  # (B, 4, h', w') in [0, 1], one per CELL pixels: see EVIDENCE
+    matched: MatchedCells
     positions: int  # cells of the smaller photo
 
-    def statistics(self) -> list[float]:
-        """What the pair score is computed from (`coam.matching.pair_score`)."""
-        return pair_statistics(self.mutual_probability, self.mutual_distinctiveness, self.positions)
+    def statistics(self, pair: int = 0) -> list[float]:
+        """What the pair score of one pair is computed from (`coam.matching.pair_score`)."""
+        mutual = self.matched.probability[pair] > 0
+        probability = self.matched.probability[pair][mutual]
+        return pair_statistics(probability, self.matched.distinctiveness[pair][mutual], self.positions)
 
 
 @dataclass(frozen=True)
 class SampledImage:
-    """STYLE's colours where VIEW sees them, (3, H, W) in [0, 1], with the evidence (4, H, W) for them."""
+    """STYLE's colours where VIEW sees them, (B, 3, H, W) in [0, 1], and their evidence (B, 4, H, W)."""
 
     colours: Tensor
     evidence: Tensor
 
     @property
     def confidence(self) -> Tensor:
-        """One number per position (H, W) in [0, 1] out of the evidence."""
+        """One number per position (B, H, W) in [0, 1] out of the evidence."""
         return confidence_of(self.evidence)
 
 
@@ -70,91 +69,77 @@ def confidence_of(evidence: Tensor) -> Tensor:
 
 @torch.no_grad()
 def find_flow(dense0: DenseDescriptors, dense1: DenseDescriptors, temperature: float) -> DenseFlow:
-    """The best match in STYLE (dense1) of every position of VIEW (dense0), one pair (B = 1).
+    """The best match in STYLE (dense1) of every position of VIEW (dense0), for B pairs.
 
     `temperature` multiplies similarities in the dual softmax, as `DescriptorModel.temperature` does.
     """
     (cells0, score0), (cells1, score1) = _cells(dense0), _cells(dense1)
-    rows0, columns0 = score0.shape
-    rows1, columns1 = score1.shape
-    best = nearest(cells0, cells1)
-    worth0, worth1 = _worth_comparing(score0), _worth_comparing(score1)
-    mutual = dual_softmax_nearest(cells0[worth0], cells1[worth1], 1.0 / temperature)
-    assert mutual.probability is not None
-    both0, both1 = worth0[mutual.index0], worth1[mutual.index1]
-    probability = torch.zeros(len(cells0), device=cells0.device)
-    probability[both0] = mutual.probability
-    index1, similarity = best.index1, best.similarity
+    batch, rows0, columns0 = score0.shape
+    rows1, columns1 = score1.shape[1:]
+    matched = match_cells(cells0, cells1, score0.flatten(1), score1.flatten(1), temperature)
+    index1, similarity = matched.index1, matched.similarity
     coherence = torch.zeros_like(similarity)
     for _ in range(VOTES):
         index1, similarity, coherence = _vote(cells0, cells1, index1, similarity, (rows0, columns0), columns1)
-    distinctiveness = (score0.flatten() * score1.flatten()[index1]).sqrt()
-    evidence = torch.stack([similarity.clamp(0, 1), distinctiveness, probability.sqrt(), coherence])
+    distinctiveness = (score0.flatten(1) * score1.flatten(1).gather(1, index1)).sqrt()
+    evidence = [similarity.clamp(0, 1), distinctiveness, matched.probability.sqrt(), coherence]
     near = cell_centres(columns1, rows1, CELL, cells1.device)[index1]
-    points, stride = _to_fine(dense0, dense1, near.view(rows0, columns0, 2))
+    points, stride = _to_fine(dense0, dense1, near.view(batch, rows0, columns0, 2))
     return DenseFlow(
         points,
         stride,
-        evidence.view(-1, rows0, columns0),
-        mutual.probability,
-        score0.flatten()[both0] * score1.flatten()[both1],
-        min(len(cells0), len(cells1)),
+        torch.stack(evidence, dim=1).view(batch, -1, rows0, columns0),
+        matched,
+        min(cells0.shape[1], cells1.shape[1]),
     )
 
 
-def _worth_comparing(score: Tensor) -> Tensor:
-    """Indices (N,) of the cells that may be part of a mutual match, from their scores (rows, columns)."""
-    worth = torch.nonzero(score.flatten() >= LEAST_DISTINCTIVE).squeeze(1)
-    return worth if len(worth) >= LEAST_CELLS else torch.arange(score.numel(), device=score.device)
-
-
 def _cells(dense: DenseDescriptors) -> tuple[Tensor, Tensor]:
-    """Descriptors (N, D) and scores (rows, columns) of one image, one per CELL pixels."""
+    """Descriptors (B, N, D) and scores (B, rows, columns), one per CELL pixels."""
     if dense.stride == CELL:
-        return dense.descriptors[0].flatten(1).t().contiguous().float(), dense.score[0, 0].float()
+        return dense.descriptors.flatten(2).transpose(1, 2).contiguous().float(), dense.score[:, 0].float()
     rows, columns = max(1, dense.size[0] // CELL), max(1, dense.size[1] // CELL)
-    places = cell_centres(columns, rows, CELL, dense.descriptors.device)[None]
-    descriptors = sample_map(dense.descriptors, places, dense.stride, normalise=True)[0]
-    return descriptors, sample_map(dense.score, places, dense.stride)[0, :, 0].view(rows, columns)
+    batch = len(dense.descriptors)
+    places = cell_centres(columns, rows, CELL, dense.descriptors.device).expand(batch, -1, -1)
+    descriptors = sample_map(dense.descriptors, places, dense.stride, normalise=True)
+    return descriptors, sample_map(dense.score, places, dense.stride)[..., 0].view(batch, rows, columns)
 
 
 def _vote(
     cells0: Tensor, cells1: Tensor, index1: Tensor, similarity: Tensor, shape0: tuple[int, int], columns1: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Matches (N,), similarities (N,) and coherence (N,) after each cell has heard what its neighbours say.
+    """Matches, similarities and coherence, (B, N) each, after each cell has heard what its neighbours say.
 
     The neighbours of a cell propose the place at which it would lie if it moved as their median does.
     """
-    rows0, columns0 = shape0
-    rows1 = len(cells1) // columns1
+    rows1 = cells1.shape[1] // columns1
     own = torch.stack(torch.meshgrid(*(torch.arange(n, device=index1.device) for n in shape0), indexing="ij"))
-    found = torch.stack([index1 // columns1, index1 % columns1]).view(2, rows0, columns0)
-    shift = (found - own).float()
-    proposed = (own + _median(shift).round().long()).flatten(1)
-    row, column = proposed[0].clamp(0, rows1 - 1), proposed[1].clamp(0, columns1 - 1)
-    proposal = row * columns1 + column
-    proposal_similarity = (cells0 * cells1[proposal]).sum(dim=1)
-    far = ((found.flatten(1) - proposed).abs().amax(dim=0)) > 1
+    found = torch.stack([index1 // columns1, index1 % columns1], dim=1)  # (B, 2, N): row, column
+    shift = found.view(-1, 2, *shape0) - own
+    proposed = (own + _median(shift.float()).round().long()).flatten(2)
+    proposal = proposed[:, 0].clamp(0, rows1 - 1) * columns1 + proposed[:, 1].clamp(0, columns1 - 1)
+    there = cells1.gather(1, proposal.unsqueeze(2).expand(-1, -1, cells1.shape[2]))
+    proposal_similarity = (cells0 * there).sum(dim=2)
+    far = (found - proposed).abs().amax(dim=1) > 1
     yields = far & (proposal_similarity > similarity - CLEARLY_BETTER)
     index1 = torch.where(yields, proposal, index1)
     similarity = torch.where(yields, proposal_similarity, similarity)
-    left = torch.stack([index1 // columns1, index1 % columns1]) - proposed
-    distance = left.float().norm(dim=0)
+    distance = (torch.stack([index1 // columns1, index1 % columns1], dim=1) - proposed).float().norm(dim=1)
     return index1, similarity, torch.exp(-((distance / 2) ** 2))
 
 
 def _median(field: Tensor) -> Tensor:
-    """Median (C, H, W) over NEIGHBOURS x NEIGHBOURS of a field (C, H, W), borders repeated."""
+    """Median (B, C, H, W) over NEIGHBOURS x NEIGHBOURS of a field (B, C, H, W), borders repeated."""
     reach = NEIGHBOURS // 2
-    padded = F.pad(field[None], (reach,) * 4, mode="replicate")[0]
-    windows = padded.unfold(1, NEIGHBOURS, 1).unfold(2, NEIGHBOURS, 1)
+    padded = F.pad(field, (reach,) * 4, mode="replicate")
+    windows = padded.unfold(2, NEIGHBOURS, 1).unfold(3, NEIGHBOURS, 1)
     return windows.flatten(-2).median(dim=-1).values
 
 
 def _to_fine(dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor) -> tuple[Tensor, int]:
-    """Places (h, w, 2) in STYLE of every fine cell of VIEW, and the stride of those cells.
+    """Places (B, h, w, 2) in STYLE of every fine cell of VIEW, and the stride of those cells.
 
-    near (rows, columns, 2): where the cells of CELL pixels are found. A fine cell starts from its cell's
+    near (B, rows, columns, 2): where the cells of CELL pixels are found. A fine cell starts from its cell's
     match, moved by where it lies in that cell, and is then sought in the fine map.
     """
     if dense0.fine is None or dense1.fine is None:
@@ -162,39 +147,41 @@ def _to_fine(dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor) -
     stride = dense0.fine_stride
     height, width = dense0.fine.shape[-2:]
     device = near.device
+    rows, columns = near.shape[1:3]
     own = cell_centres(width, height, stride, device).view(height, width, 2)
-    row = ((torch.arange(height, device=device) * stride) // CELL).clamp(max=near.shape[0] - 1)
-    column = ((torch.arange(width, device=device) * stride) // CELL).clamp(max=near.shape[1] - 1)
-    coarse = cell_centres(near.shape[1], near.shape[0], CELL, device).view(*near.shape)
-    moved = near[row][:, column] + own - coarse[row][:, column]
-    query = dense0.fine[0].flatten(1).t().contiguous()
-    refined = refine_softargmax(
-        query,
-        dense1.fine[0],
-        moved.reshape(-1, 2),
-        dense1.fine_stride,
-        FINE_RADIUS,
-        float(query.shape[1]) ** 0.5,  # as in training
-    )
-    return refined.points.view(height, width, 2), stride
+    row = ((torch.arange(height, device=device) * stride) // CELL).clamp(max=rows - 1)
+    column = ((torch.arange(width, device=device) * stride) // CELL).clamp(max=columns - 1)
+    shift = near - cell_centres(columns, rows, CELL, device).view(rows, columns, 2)
+    moved = shift[:, row][:, :, column] + own
+    temperature = float(dense0.fine.shape[1]) ** 0.5  # as in training
+    refined = [
+        refine_softargmax(
+            dense0.fine[i].flatten(1).t().contiguous(),
+            dense1.fine[i],
+            moved[i].reshape(-1, 2),
+            dense1.fine_stride,
+            FINE_RADIUS,
+            temperature,
+        ).points
+        for i in range(len(near))
+    ]
+    return torch.stack(refined).view(-1, height, width, 2), stride
 
 
 def sample_by_flow(style: Tensor, flow: DenseFlow, size: tuple[int, int]) -> SampledImage:
-    """Colours of style (3, Hs, Ws) along a flow, for a VIEW of `size` (H, W).
+    """Colours of style (B, 3, Hs, Ws) along a flow, for VIEWs of `size` (H, W).
 
     Each pixel moves with the cell it lies in: interpolating between cells would mix the two sides of an edge.
     """
     height, width = size
     device = style.device
-    h, w = flow.points.shape[:2]
+    h, w = flow.points.shape[1:3]
     row = (torch.arange(height, device=device) // flow.stride).clamp(max=h - 1)
     column = (torch.arange(width, device=device) // flow.stride).clamp(max=w - 1)
     own = cell_centres(width, height, 1, device).view(height, width, 2)
     centre = cell_centres(w, h, flow.stride, device).view(h, w, 2)
-    places = (flow.points - centre)[row][:, column] + own
+    places = (flow.points - centre)[:, row][:, :, column] + own
     unit = to_unit(places, style.shape[-1], style.shape[-2])
-    colours = F.grid_sample(
-        style[None].float(), unit[None], mode="bilinear", padding_mode="border", align_corners=False
-    )[0]
-    evidence = F.interpolate(flow.evidence[None], size=size, mode="bilinear", align_corners=False)[0]
+    colours = F.grid_sample(style.float(), unit, padding_mode="border", align_corners=False)
+    evidence = F.interpolate(flow.evidence, size=size, mode="bilinear", align_corners=False)
     return SampledImage(colours, evidence)
