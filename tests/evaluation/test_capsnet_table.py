@@ -123,7 +123,9 @@ def test_a_photo_without_keypoints_gives_no_matches(runs: Path, tmp_path: Path) 
 def test_the_table_from_models_to_markdown(
     runs: Path, held_out: Path, hpatches_root: Path, tmp_path: Path
 ) -> None:
-    settings = Settings((held_out,), hpatches_root, resolution=128, limit=3, resamples=20, device="cpu")
+    settings = Settings(
+        (held_out,), hpatches_root, resolution=128, max_keypoints=200, limit=3, resamples=20, device="cpu"
+    )
     models = find_models(runs)
     assert list(models) == ["capsnet", "capsnet-cf"]
     reports = measure(models, settings, tmp_path)
@@ -141,10 +143,14 @@ def test_the_table_from_models_to_markdown(
     assert "| C+F CoAM | rotation acc@10 |" in text  # the difference to the baseline
     light = reports["capsnet"]["invariance"]["tables"]["all"]["cosine conditioned"]["value"]
     assert f"{light:.3f}" in text
+    stamp = (tmp_path / "capsnet" / "pose" / "report.json").stat().st_mtime_ns
     pose_only = replace(settings, homography=None)
     again = measure({"capsnet": models["capsnet"]}, pose_only, tmp_path)["capsnet"]["pose"]
-    assert again["run"]["computed_now"] == 0
-    assert again["tables"]["hard"]["matches"]["value"] == tables["hard"]["matches"]["value"]
+    assert again == reports["capsnet"]["pose"]
+    assert (tmp_path / "capsnet" / "pose" / "report.json").stat().st_mtime_ns == stamp  # not made again
+    fewer = replace(pose_only, limit=1)
+    other = measure({"capsnet": models["capsnet"]}, fewer, tmp_path)["capsnet"]["pose"]
+    assert len(other["pairs"]) == 1
 
 
 def test_without_any_report_nothing_is_claimed() -> None:
@@ -154,7 +160,7 @@ def test_without_any_report_nothing_is_claimed() -> None:
 
 
 def test_the_command(runs: Path, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = [str(runs), "--pose", str(held_out), "--limit", "2", "--resolution", "96", "--device", "cpu"]
+    line = [str(runs), "--pose", str(held_out), "--limit", "1", "--resolution", "96", "--device", "cpu"]
     assert main([*line, "-o", str(tmp_path / "out")]) == 0
     assert "not trained yet" in (tmp_path / "out" / "table.md").read_text()
     capsys.readouterr()

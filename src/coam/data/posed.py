@@ -140,7 +140,7 @@ def draw_queries(
     weight = keypoint_response(images).flatten(1) + 1e-7  # where keypoints run out, any pixel will do
     noise = torch.rand(weight.shape, generator=generator, device=images.device).clamp(1e-7, 1 - 1e-7)
     # The largest of log weight + Gumbel noise are a draw without repetition.
-    chosen = (weight.log() - (-noise.log()).log()).topk(count - random, dim=1).indices
+    chosen = (weight.log() - (-noise.log()).log()).topk(count - random, dim=1, sorted=False).indices
     keypoints = torch.stack([chosen % width, torch.div(chosen, width, rounding_mode="floor")], dim=-1)
     spread = torch.rand(batch, random, 2, generator=generator, device=images.device)
     anywhere = spread * constant((width - 1.0, height - 1.0), images.device)

@@ -7,7 +7,8 @@ Figures: share of pairs with rotation and translation error below 10 degrees in 
 (SIFT keypoints described by the network, mutual nearest neighbours, essential matrix by USAC_MAGSAC, as the
 paper does with plain RANSAC); MMA on planar pairs with the dense grid; how much descriptors change with the
 light. Intervals are 95 % bootstrap intervals over first photos (pairs with a photo in common rise and fall
-together); differences to the baseline are paired. Matches are cached: run again to go on.
+together); differences to the baseline are paired. A finished report is not made again. Needs no more than
+torch, OpenCV and PIL, so it runs where the training ran.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from coam.evaluation.keypoint_matcher import on_sift_keypoints
 from coam.evaluation.matchers import MatcherSpec, spec_of
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.posed_pairs import load_posed_pairs
-from coam.evaluation.runner import REPORT, PairBenchmark, build_report, evaluate, write_json
+from coam.evaluation.runner import REPORT, PairBenchmark, build_report, read_report, write_json
+from coam.evaluation.summary import Row, json_ready
 
 VARIANTS = {"capsnet": "CAPSNet", "capsnet-c": "C CoAM", "capsnet-cf": "C+F CoAM"}
 # Rotation / translation below 10 degrees on MegaDepth, easy, medium, hard: the paper's table.
@@ -56,7 +58,7 @@ class Settings:
 
 
 def measure(models: dict[str, Path], settings: Settings, output: Path) -> dict[str, dict[str, Any]]:
-    """variant -> benchmark -> report; everything is written below `output` and taken from there again."""
+    """variant -> benchmark -> report; written below `output`, and taken from there if it is finished."""
     from coam.matcher import load_matcher
 
     reports: dict[str, dict[str, Any]] = {}
@@ -90,28 +92,49 @@ def _run(
     folder: Path,
     settings: Settings,
 ) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return evaluate(
-        benchmark, pairs, spec, folder, limit=settings.limit, resamples=settings.resamples, progress=_dot
+    chosen = limit_pairs(pairs, settings.limit)
+    if is_finished(folder, chosen, spec):
+        return read_report(folder)
+    photos = [(pair.image0, pair.image1) for pair in chosen]
+    rows = []
+    for pair, matches in zip(chosen, spec.create().match_many(photos), strict=True):
+        rows.append(benchmark.score(pair, matches, **benchmark.settings))
+        _dot(1)
+    return _report(benchmark, chosen, rows, spec, folder, settings)
+
+
+def is_finished(folder: Path, pairs: Sequence[EvaluationPair], spec: MatcherSpec) -> bool:
+    """Whether `folder` holds the report of this matcher on these pairs."""
+    if not (folder / REPORT).is_file():
+        return False
+    report = read_report(folder)
+    same_matcher = report["matcher"]["model_hash"] == spec.model_hash
+    same_settings = report["matcher"]["config"] == json_ready(spec.config)
+    return same_matcher and same_settings and [p["name"] for p in report["pairs"]] == [p.name for p in pairs]
+
+
+def _report(
+    benchmark: PairBenchmark,
+    pairs: Sequence[EvaluationPair],
+    rows: Sequence[Row],
+    spec: MatcherSpec,
+    folder: Path,
+    settings: Settings,
+) -> dict[str, Any]:
+    report = build_report(
+        benchmark, pairs, rows, spec, benchmark.settings, available=len(pairs), resamples=settings.resamples
     )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / REPORT, report)
+    return read_report(folder)
 
 
 def _invariance(matcher: Any, name: str, settings: Settings, folder: Path) -> dict[str, Any]:
     assert settings.homography is not None
-    pairs = limit_pairs(load_invariance(settings.homography), settings.limit)
-    rows = measure_invariance(matcher, pairs, _dot)
-    report = build_report(
-        INVARIANCE,
-        pairs,
-        rows,
-        spec_of(matcher, name),
-        {},
-        available=len(pairs),
-        resamples=settings.resamples,
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / REPORT, report)
-    return report
+    pairs, spec = limit_pairs(load_invariance(settings.homography), settings.limit), spec_of(matcher, name)
+    if is_finished(folder, pairs, spec):
+        return read_report(folder)
+    return _report(INVARIANCE, pairs, measure_invariance(matcher, pairs, _dot), spec, folder, settings)
 
 
 def _dot(done: int) -> None:
