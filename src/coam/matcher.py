@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections import OrderedDict
@@ -152,6 +153,14 @@ class Matcher:
         pooled = [level.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)[0] for level in levels]
         vector = torch.cat([p / p.norm() for p in pooled])
         return _numpy(vector / vector.norm())
+
+    def variant(self, **options: Any) -> Matcher:
+        """The same network with other settings (fields of `MatcherConfig`) and a cache of its own."""
+        other = copy.copy(self)
+        other.config = replace(self.config, **options)
+        other.matching = DenseMatching(other.config, self.matching.temperature)
+        other._cache = OrderedDict()
+        return other
 
     # ---- how it is done
 
