@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coam.app.engine import PICTURES, Engine, draw_or_lines, model_names, summary_of, write_results
+from coam.app.engine import (
+    LOOKS,
+    PICTURES,
+    Engine,
+    draw_or_lines,
+    has_stylizer,
+    model_names,
+    summary_of,
+    write_results,
+)
+from coam.app.kept import Kept
 from coam.app.limits import Limits
 from coam.app.page_parts import result_folder
 from coam.errors import ConfigError, ImageError
@@ -46,6 +56,43 @@ def test_settings_outside_the_limits_are_refused(engine):
         engine.matcher(name, 4096, 100)
     with pytest.raises(ConfigError, match="between 1 and 8192"):
         engine.matcher(name, 320, 100_000)
+    with pytest.raises(ConfigError, match="one look, aligned look"):
+        engine.matcher(name, 320, 100, "twice")
+
+
+def test_the_values_asked_for_longest_ago_go_first():
+    kept: Kept[str, list[str]] = Kept(2)
+    made = kept.get("a", lambda: ["a"])
+    kept.get("b", lambda: ["b"])
+    assert kept.get("a", lambda: pytest.fail("made again")) is made
+    kept.get("c", lambda: ["c"])  # "b" has to go
+    assert kept.get("a", lambda: pytest.fail("made again")) is made
+    assert kept.get("b", lambda: ["new"]) == ["new"]
+    assert len(kept) == 2
+
+
+def test_explain_takes_one_look_and_match_what_was_chosen(engine):
+    name = model_names()[0]
+    assert engine.matcher(name, 320).config.looks == "once"
+    assert [engine.matcher(name, 320, 64, words).config.looks for words in LOOKS] == [
+        "once",
+        "align",
+        "search",
+    ]
+    # A network is made ready once for each setting, not at each click.
+    assert engine.matcher(name, 320, 64, "aligned look") is engine.matcher(name, 320, 64, "aligned look")
+
+
+def test_the_device_reaches_the_loader():
+    asked = []
+
+    def load(model, device):
+        asked.append((model, device))
+        raise ConfigError("no such device")
+
+    with pytest.raises(ConfigError):
+        Engine(load, device="cuda:7").matcher(model_names()[0], 320)
+    assert asked == [(model_names()[0], "cuda:7")]
 
 
 def test_a_photo_is_encoded_once_and_old_ones_are_forgotten(engine, photos, tmp_path):
@@ -81,7 +128,9 @@ def test_matching_and_its_files(engine, photos, tmp_path):
     matches = engine.match(matcher, *prepared)
     assert 0 < len(matches) <= 64
     assert matches.size0 == (400, 300)
-    assert f"{len(matches)} matches" in summary_of(matches)
+    assert f"{len(matches)} matches** from one look in 1.2 s" in summary_of(matches, 1.25)
+    matches.meta["looks"] = 9
+    assert "from 9 looks in" in summary_of(matches, 1.25)
     for kind in PICTURES:
         picture, note = draw_or_lines(matches, kind)
         assert picture.size[0] > 300
@@ -95,3 +144,38 @@ def test_matching_and_its_files(engine, photos, tmp_path):
     )
     explanation = engine.explain(matcher, *prepared, (200.0, 150.0))
     assert explanation.point == (200.0, 150.0)
+
+
+@pytest.mark.skipif(not has_stylizer(), reason="needs the stylizer's weights")
+def test_stylizing_mixes_anew_and_refuses_other_places(photos, tmp_path):
+    from coam import samples
+    from coam.app.stylize import show, stylize_or_refuse, words_about
+    from coam.errors import DataError
+
+    engine, yard = Engine(), samples.courtyard()
+    matcher = engine.matcher(model_names()[0], 320)
+    day, night = (engine.read(yard.image(name), "photo") for name in ("day_04", "night_02"))
+    full = engine.stylize(matcher, day, night)
+    none = engine.stylize(matcher, day, night, strength=0.0)
+    half = engine.stylize(matcher, day, night, strength=0.5)
+    assert len(engine._stylized) == 1  # the networks ran once
+    np.testing.assert_array_equal(none.picture, day.image.rgb)
+    expected = (full.picture.astype(int) + day.image.rgb) / 2
+    assert np.abs(half.picture - expected).max() <= 0.5
+    assert full.picture.mean() < 0.75 * day.image.rgb.mean()  # night is darker
+    picture, panel, files = show(full, tmp_path)
+    assert picture.size == day.image.size
+    assert panel.size[0] > 3 * panel.size[1]
+    assert [os.path.basename(path) for path in files] == ["stylized.png", "panel.png"]
+    np.testing.assert_array_equal(np.asarray(Image.open(files[0])), full.picture)
+    assert f"pair score **{full.overlap:.2f}**" in words_about(full)
+
+    other = engine.read(photos[0], "photo")
+    with pytest.raises(DataError, match="tick 'stylize all the same'") as caught:
+        stylize_or_refuse(engine, matcher, (day, other), 1.0, False)
+    assert "--force" not in str(caught.value)
+    forced = stylize_or_refuse(engine, matcher, (day, other), 1.0, True)
+    assert forced.overlap < 0.5
+    assert "different places" in words_about(forced)
+    with pytest.raises(DataError, match=f"pair score {forced.overlap:.2f}"):
+        stylize_or_refuse(engine, matcher, (day, other), 1.0, False)  # having been forced once is no excuse

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("gradio")
 
 from coam.app import create_app, running_app
+from coam.app.engine import has_stylizer
 from coam.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ from coam.errors import ConfigError
 def served():
     loaded: list[str] = []
 
-    def loader(model):
+    def loader(model, device):
         loaded.append(model)
         raise AssertionError("no test here needs a network")
 
@@ -83,11 +84,11 @@ def test_no_file_of_the_server_can_be_read(served):
 def test_a_forged_upload_path_is_refused(served):
     address, _, loaded = served
     config = json.loads(get(address, "config")[2])
-    # The Match button's function takes two photos, three settings and the picture's kind.
-    number = next(d["id"] for d in config["dependencies"] if len(d["inputs"]) == 6 and len(d["outputs"]) == 4)
+    # The Match button's function takes two photos, four settings and the picture's kind.
+    number = next(d["id"] for d in config["dependencies"] if len(d["inputs"]) == 7 and len(d["outputs"]) == 4)
     photo = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}
     job = {
-        "data": [photo, photo, "cdunet-lite1", 320, 64, "lines"],
+        "data": [photo, photo, "cdunet-lite1", 320, 64, "one look", "lines"],
         "fn_index": number,
         "session_hash": "forged",
     }
@@ -111,6 +112,7 @@ def test_configuration_has_no_share_no_analytics_no_public_endpoint(served):
     assert all(entry.get("api_visibility") == "private" for entry in config["dependencies"])
     labels = {c["props"].get("label") for c in config["components"]}
     assert {"Match", "Explain"} <= labels
+    assert ("Stylize" in labels) == has_stylizer()
     for component in config["components"]:
         assert "share" not in (component["props"].get("buttons") or [])
 
@@ -125,8 +127,16 @@ def test_a_taken_port_is_one_clear_line():
 
 
 def test_create_app_starts_nothing():
-    app = create_app(lambda model: pytest.fail("loaded"))
+    app = create_app(lambda model, device: pytest.fail("loaded"))
     assert app.is_running is False
+
+
+def test_a_tab_whose_weights_are_absent_is_absent(monkeypatch):
+    monkeypatch.setattr("coam.app.interface.has_stylizer", lambda: False)
+    components = create_app(lambda model, device: pytest.fail("loaded")).config["components"]
+    labels = {component["props"].get("label") for component in components}
+    assert "Match" in labels
+    assert "Stylize" not in labels
 
 
 def test_import_is_light():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +12,24 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from coam.app.kept import Kept
 from coam.app.limits import DEFAULT_LIMITS, Limits
 from coam.errors import CoamError, ConfigError, DataError, ImageError
 from coam.types import Matches
 
 if TYPE_CHECKING:
+    from coam.dense_matching import Looks, MatcherConfig
     from coam.images import LoadedImage
     from coam.matcher import Explanation, Matcher, PreparedImage
+    from coam.stylization import Stylized
+    from coam.stylization.weights import StylizerFile
 
-MatcherLoader = Callable[[str], "Matcher"]
+MatcherLoader = Callable[[str, str], "Matcher"]  # of a model's name and a device's
+LOOKS: dict[str, Looks] = {
+    "one look": "once",
+    "aligned look": "align",
+    "search zooms and turns": "search",
+}
 PICTURES = {
     "lines": "lines",
     "same colour = same place": "flow",
@@ -30,11 +38,11 @@ PICTURES = {
 }
 
 
-def default_loader(model: str) -> Matcher:
-    """The matcher of that name on the best device at hand."""
+def default_loader(model: str, device: str) -> Matcher:
+    """The matcher of that name on that device ("auto": the best at hand)."""
     from coam.matcher import load_matcher
 
-    return load_matcher(model)
+    return load_matcher(model, device=device)
 
 
 def model_names() -> list[str]:
@@ -43,6 +51,14 @@ def model_names() -> list[str]:
 
     trained = [name for name in MODELS if packaged_weights(name) is not None]
     return trained or list(MODELS)
+
+
+def has_stylizer() -> bool:
+    """Whether the trained weights of the stylizer are in this installation."""
+    from coam.models.registry import packaged_weights
+    from coam.stylization.weights import DEFAULT_STYLIZER
+
+    return packaged_weights(DEFAULT_STYLIZER) is not None
 
 
 @dataclass(frozen=True)
@@ -59,11 +75,17 @@ class Engine:
     One lock serialises the network: two jobs at once would only share the same cores and double the memory.
     """
 
-    def __init__(self, loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS, device: str = "auto"
+    ) -> None:
         self.limits = limits
+        self.device = device
         self._loader = loader
-        self._matchers: dict[str, Matcher] = {}
-        self._prepared: OrderedDict[tuple[str, str, int], PreparedImage] = OrderedDict()
+        self._models: dict[str, Matcher] = {}
+        self._matchers: Kept[tuple[str, MatcherConfig], Matcher] = Kept(limits.kept_settings)
+        self._prepared: Kept[tuple[str, str, int], PreparedImage] = Kept(limits.kept_photos)
+        self._stylized: Kept[tuple[str, str, str, int], Stylized] = Kept(limits.kept_results)
+        self._stylizer: StylizerFile | None = None
         self._lock = threading.Lock()
 
     def read(self, path: str | os.PathLike[str] | None, label: str) -> Upload:
@@ -87,8 +109,8 @@ class Engine:
             raise ImageError(f"{label}: {words}") from error
         return Upload(image, hashlib.sha256(content).hexdigest())
 
-    def matcher(self, model: str, resolution: int, max_matches: int) -> Matcher:
-        """The matcher with these settings; networks stay loaded."""
+    def matcher(self, model: str, resolution: int, max_matches: int = 1, looks: str = "one look") -> Matcher:
+        """The matcher with these settings, `looks` one of `LOOKS`; networks stay loaded."""
         from coam.matcher import Matcher
 
         if model not in model_names():
@@ -97,23 +119,20 @@ class Engine:
             raise ConfigError(f"resolution must be one of {', '.join(map(str, self.limits.resolutions))}")
         if not 1 <= max_matches <= self.limits.most_matches:
             raise ConfigError(f"the number of matches must be between 1 and {self.limits.most_matches}")
+        if looks not in LOOKS:
+            raise ConfigError(f"there is no way to look {looks!r}; choose one of {', '.join(LOOKS)}")
         with self._lock:
-            if model not in self._matchers:
-                self._matchers[model] = self._loader(model)
-            base = self._matchers[model]
-        config = replace(base.config, resolution=resolution, max_matches=max_matches)
-        return Matcher(base.file, config, base.device)
+            if model not in self._models:
+                self._models[model] = self._loader(model, self.device)
+            base = self._models[model]
+            config = replace(base.config, resolution=resolution, max_matches=max_matches, looks=LOOKS[looks])
+            return self._matchers.get((model, config), lambda: Matcher(base.file, config, base.device))
 
     def prepare(self, matcher: Matcher, photo: Upload) -> PreparedImage:
         """The encoded photo; a photo seen lately with the same model and resolution is not encoded again."""
         key = (matcher.file.name, photo.digest, matcher.config.resolution)
         with self._lock:
-            if key not in self._prepared:
-                self._prepared[key] = matcher.prepare(photo.image)
-                while len(self._prepared) > self.limits.kept_photos:
-                    self._prepared.popitem(last=False)
-            self._prepared.move_to_end(key)
-            return self._prepared[key]
+            return self._prepared.get(key, lambda: matcher.prepare(photo.image))
 
     def match(self, matcher: Matcher, photo0: PreparedImage, photo1: PreparedImage) -> Matches:
         """Matches of two encoded photos."""
@@ -126,6 +145,32 @@ class Engine:
         """Attention and similarity of one point of photo 0."""
         with self._lock:
             return matcher.explain(photo0, photo1, point)
+
+    def stylize(
+        self, matcher: Matcher, view: Upload, style: Upload, strength: float = 1.0, force: bool = False
+    ) -> Stylized:
+        """VIEW in the style of STYLE; the same pair at another strength is only mixed anew.
+
+        Photos of different places raise `NoOverlapError` unless `force` is set.
+        """
+        from coam.stylization import NoOverlapError, Stylizer
+        from coam.stylization.apply import LEAST_OVERLAP, blend
+        from coam.stylization.weights import load_network
+
+        prepared = self.prepare(matcher, view), self.prepare(matcher, style)
+
+        def work() -> Stylized:
+            if self._stylizer is None:
+                self._stylizer = load_network()
+            stylizer = Stylizer(matcher, self._stylizer)
+            return stylizer.stylize(*prepared, force=force)  # type: ignore[arg-type]  # they pass through
+
+        key = (matcher.file.name, view.digest, style.digest, matcher.config.resolution)
+        with self._lock:
+            full = self._stylized.get(key, work)
+        if full.overlap < LEAST_OVERLAP and not force:
+            raise NoOverlapError(full.overlap)
+        return replace(full, picture=blend(full.view, full.picture, strength))
 
 
 def picture_of(matches: Matches, kind: str) -> Image.Image:
@@ -140,11 +185,13 @@ def picture_of(matches: Matches, kind: str) -> Image.Image:
     return draw_matches(matches, style={"lines": "side"}.get(style, style))  # type: ignore[arg-type]
 
 
-def summary_of(matches: Matches, drawing_note: str = "") -> str:
-    """One paragraph of Markdown about `matches`."""
+def summary_of(matches: Matches, seconds: float, drawing_note: str = "") -> str:
+    """One paragraph of Markdown about `matches`, which took `seconds`."""
     import math
 
-    lines = [f"**{len(matches):,} matches** in {matches.meta.get('seconds', float('nan')):.2f} s"]
+    looks = matches.meta.get("looks", 1)
+    times = "one look" if looks == 1 else f"{looks} looks"
+    lines = [f"**{len(matches):,} matches** from {times} in {seconds:.1f} s"]
     if math.isfinite(matches.overlap):
         verdict = "the same place" if matches.overlap >= 0.5 else "probably not the same place"
         lines.append(f"overlap score **{matches.overlap:.2f}**: {verdict}")

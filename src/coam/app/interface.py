@@ -11,6 +11,7 @@ from coam.app.engine import (
     MatcherLoader,
     default_loader,
     draw_or_lines,
+    has_stylizer,
     summary_of,
     write_results,
 )
@@ -20,6 +21,7 @@ from coam.app.page_parts import (
     example_buttons,
     framed,
     photo_input,
+    picture_output,
     result_folder,
     settings_row,
     told,
@@ -32,13 +34,15 @@ _INTRODUCTION = (
 )
 
 
-def create_app(matcher_loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS) -> Any:
+def create_app(
+    matcher_loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS, device: str = "auto"
+) -> Any:
     """The web app as a `gradio.Blocks`; nothing is loaded or started before it is launched and used.
 
-    matcher_loader: gives the `Matcher` of a model's name, on first use.
+    matcher_loader: gives the `Matcher` of a model's and a device's name, on first use.
     """
     gradio = import_gradio()
-    engine = Engine(matcher_loader, limits)
+    engine = Engine(matcher_loader, limits, device)
     age = limits.keep_files_seconds
     with gradio.Blocks(title="coam", analytics_enabled=False, delete_cache=(age // 4, age)) as app:
         gradio.Markdown(_INTRODUCTION)
@@ -51,6 +55,11 @@ def create_app(matcher_loader: MatcherLoader = default_loader, limits: Limits = 
 
             with gradio.Tab("Reconstruct"):
                 reconstruct_tab(gradio, engine)
+        if has_stylizer():
+            from coam.app.stylize import stylize_tab
+
+            with gradio.Tab("Stylize"):
+                stylize_tab(gradio, engine)
     app.queue(max_size=limits.waiting_jobs, default_concurrency_limit=1)
     return app
 
@@ -75,35 +84,34 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
         start = gradio.Button("Match", variant="primary", elem_id="match-start")
         stop = gradio.Button("Cancel", elem_id="match-cancel")
     status = gradio.Markdown(elem_id="match-status")
-    picture = gradio.Image(
-        label="matches",
-        elem_id="match-picture",
-        format="png",
-        interactive=False,
-        buttons=["download", "fullscreen"],
-        show_label=False,
-    )
+    picture = picture_output(gradio, "match-picture")
     with gradio.Accordion("Look closer: pan, zoom, hover, filter, flicker", open=False):
         page = gradio.HTML(elem_id="match-page")
     files = gradio.File(label="download", file_count="multiple", elem_id="match-files", interactive=False)
 
-    def run(path0: str, path1: str, model: str, resolution: int, most: float, shown: str) -> Iterator[Any]:
+    def run(
+        path0: str, path1: str, model: str, resolution: int, most: float, looks: str, shown: str
+    ) -> Iterator[Any]:
         # A generator: between its steps a cancelled job ends.
+        import time
+
         from coam.viz import match_page
 
         with told(gradio):
             photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
             yield "loading the model …", None, None, None
-            matcher = engine.matcher(model, int(resolution), int(most))
+            matcher = engine.matcher(model, int(resolution), int(most), looks)
+            began = time.perf_counter()
             yield "looking at photo 1 …", None, None, None
             prepared0 = engine.prepare(matcher, photo0)
             yield "looking at photo 2 …", None, None, None
             prepared1 = engine.prepare(matcher, photo1)
             yield "matching …", None, None, None
             matches = engine.match(matcher, prepared0, prepared1)
+            seconds = time.perf_counter() - began
             drawn, note = draw_or_lines(matches, shown)
             results = write_results(matches, drawn, result_folder(engine.limits.keep_files_seconds))
-            yield summary_of(matches, note), drawn, framed(match_page(matches)), results
+            yield summary_of(matches, seconds, note), drawn, framed(match_page(matches)), results
 
     job = start.click(
         run,
@@ -125,17 +133,10 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
         ]
     example_buttons(gradio, photos)
     with gradio.Row():
-        settings = settings_row(gradio, engine, with_matches=False)
+        settings = settings_row(gradio, engine)
         maps = gradio.Checkbox(label="also show distinctiveness", value=False)
     status = gradio.Markdown(elem_id="explain-status")
-    picture = gradio.Image(
-        label="attention",
-        elem_id="explain-picture",
-        format="png",
-        interactive=False,
-        buttons=["download", "fullscreen"],
-        show_label=False,
-    )
+    picture = picture_output(gradio, "explain-picture")
 
     def answer(
         path0: str, path1: str, model: str, resolution: int, distinctiveness: bool, event: Any
@@ -147,7 +148,7 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
         with told(gradio):
             photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
             began = time.perf_counter()
-            matcher = engine.matcher(model, int(resolution), 1)
+            matcher = engine.matcher(model, int(resolution))
             prepared0, prepared1 = engine.prepare(matcher, photo0), engine.prepare(matcher, photo1)
             width, height = photo0.image.size
             point = (

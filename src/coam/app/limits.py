@@ -16,6 +16,8 @@ class Limits:
     photos: int = 40  # of one reconstruction
     waiting_jobs: int = 16  # one more is turned away
     kept_photos: int = 8  # encoded photos that stay in memory
+    kept_settings: int = 4  # networks made ready with other settings
+    kept_results: int = 4  # stylized pictures, mixed anew when only their strength changes
     keep_files_seconds: int = 3600  # uploads and results are deleted when they are older
 
 

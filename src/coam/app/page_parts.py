@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coam.app.engine import Engine, model_names
+from coam.app.engine import LOOKS, Engine, model_names
 from coam.errors import CoamError
 
 _RESULTS = "coam-result-"
@@ -27,8 +27,8 @@ def photo_input(gradio: Any, label: str, name: str) -> Any:
     return photo
 
 
-def settings_row(gradio: Any, engine: Engine, with_matches: bool) -> list[Any]:
-    """Model, resolution and, where asked, the number of matches."""
+def settings_row(gradio: Any, engine: Engine, with_matches: bool = False) -> list[Any]:
+    """Model, resolution and, where asked, how many matches and how thoroughly they are searched for."""
     names = model_names()
     inputs = [
         gradio.Dropdown(names, value=names[0], label="model"),
@@ -38,7 +38,21 @@ def settings_row(gradio: Any, engine: Engine, with_matches: bool) -> list[Any]:
         inputs.append(
             gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
         )
+        inputs.append(
+            gradio.Radio(
+                list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly", elem_id="match-looks",
+                info="One look is quickest. An aligned look sees both photos from one viewpoint once more. "
+                "A search also tries zooms and turns where nothing was found.",
+            )
+        )  # fmt: skip
     return inputs
+
+
+def picture_output(gradio: Any, name: str) -> Any:
+    """A place for a picture that a tab answers with."""
+    return gradio.Image(
+        elem_id=name, format="png", interactive=False, buttons=["download", "fullscreen"], show_label=False,
+    )  # fmt: skip
 
 
 def example_buttons(gradio: Any, photos: list[Any]) -> None:

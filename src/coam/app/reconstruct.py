@@ -17,6 +17,7 @@ from coam.app.engine import Engine
 from coam.app.page_parts import ONE_JOB, framed, result_folder, settings_row, told
 from coam.errors import CoamError, ConfigError, DataError
 
+EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
 _LOOK_EVERY = 0.3  # seconds between looks at the running job
 _LONGEST_JOB = 3600  # seconds
 
@@ -24,9 +25,9 @@ _LONGEST_JOB = 3600  # seconds
 class Job:
     """One reconstruction in its own process, so that it can be stopped at any moment."""
 
-    def __init__(self, photos: Path, output: Path, model: str, resolution: int) -> None:
+    def __init__(self, photos: Path, output: Path, model: str, resolution: int, device: str = "auto") -> None:
         command = [sys.executable, "-m", "coam", "sfm", str(photos), "--output", str(output)]
-        command += ["--model", model, "--resolution", str(resolution)]
+        command += ["--model", model, "--resolution", str(resolution), "--device", device]
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -89,11 +90,11 @@ def _focal_exif(focal35: float | None) -> Image.Exif:
 
 
 def bundled_scene(folder: Path) -> list[str]:
-    """Copies of the bundled courtyard's pictures by day, in `folder`."""
+    """Copies of some of the bundled courtyard's pictures by day, in `folder`."""
     from coam import samples
 
     folder.mkdir(parents=True, exist_ok=True)
-    return [str(shutil.copy(path, folder / path.name)) for path in samples.courtyard().day]
+    return [str(shutil.copy(path, folder / path.name)) for path in samples.courtyard().day[EXAMPLE_VIEWS]]
 
 
 def reconstruct_tab(gradio: Any, engine: Engine) -> None:
@@ -103,7 +104,7 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
         label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,
     )  # fmt: skip
     if _has_courtyard():
-        example = gradio.Button("Example: courtyard, 12 pictures", size="sm", elem_id="sfm-example")
+        example = gradio.Button("Example: courtyard, six pictures", size="sm", elem_id="sfm-example")
         example.click(
             lambda: bundled_scene(result_folder(engine.limits.keep_files_seconds)),
             None,
@@ -111,7 +112,7 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
             api_visibility="private",
         )
     with gradio.Row():
-        settings = settings_row(gradio, engine, with_matches=False)
+        settings = settings_row(gradio, engine)
     with gradio.Row():
         start = gradio.Button("Reconstruct", variant="primary", elem_id="sfm-start")
         stop = gradio.Button("Cancel", elem_id="sfm-cancel")
@@ -128,7 +129,9 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
             with told(gradio):
                 yield "reading the photos …", None, None
                 collect_photos(engine, paths, folder / "photos")
-                job = jobs[visitor] = Job(folder / "photos", folder / "model", model, int(resolution))
+                job = jobs[visitor] = Job(
+                    folder / "photos", folder / "model", model, int(resolution), engine.device
+                )
                 for words in follow(job):
                     yield words, None, None
                 yield finished(folder / "model")

@@ -64,6 +64,7 @@ def running_app(
     *,
     matcher_loader: MatcherLoader = default_loader,
     limits: Limits = DEFAULT_LIMITS,
+    device: str = "auto",
     open_browser: bool = False,
 ) -> Iterator[str]:
     """Serve the app on loopback while the context is open; gives its address.
@@ -80,7 +81,7 @@ def running_app(
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         app = None
         try:
-            app = create_app(matcher_loader, limits)
+            app = create_app(matcher_loader, limits, device)
             yield _launch(app, port, limits, open_browser)
         finally:
             if app is not None:

@@ -28,12 +28,7 @@ def serve(
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
 
-    def load(model: str):  # type: ignore[no-untyped-def]
-        from coam.matcher import load_matcher
-
-        return load_matcher(model, device=device)
-
-    with running_app(port, matcher_loader=load, open_browser=open_browser) as address:
+    with running_app(port, device=device, open_browser=open_browser) as address:
         typer.echo(f"coam is at {address} (this machine only); Ctrl-C ends it")
         while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
             pass
