@@ -14,7 +14,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: docs-figures help demo test test-slow test-browser lint bench train-smoke clean
+.PHONY: ablation docs-figures help demo test test-slow test-browser lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -42,6 +42,8 @@ bench: $(VENV)/.dev ## time and peak memory of encoding, decoding and matching
 train-smoke: $(VENV)/.dev ## train a tiny network on the bundled photos (CPU, a minute); the loss must fall
 	@$(PYTEST) -m slow -s tests/training/test_train_smoke.py
 
+ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table from saved runs
+	@$(BIN)/python tools/ablation.py table docs/ablation
 
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)

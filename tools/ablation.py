@@ -80,7 +80,7 @@ def table(folder: Path) -> str:
     lines = [
         f"share of the best matches within {SHOWN:g} px; difference to full with its 95 % interval over pairs"
     ]
-    lines.append(f"{'':18s}" + "".join(f"{key:>28s}" for key in SETS))
+    lines.append(f"{'':18s}" + "".join(f"{key:>32s}" for key in SETS))
     for name in names:
         cells = []
         for key in SETS:
@@ -95,7 +95,7 @@ def table(folder: Path) -> str:
                 text += f" {d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
             else:
                 text += " seeds " + " ".join(f"{mine[s].mean():.3f}" for s in seeds)
-            cells.append(f"{text:>28s}")
+            cells.append(f"{text:>32s}")
         lines.append(f"{name:18s}" + "".join(cells))
     return "\n".join(lines)
 

@@ -124,11 +124,12 @@ class WorldPairs:
 
 
 def random_cells(batch: int, size: int, points: int, generator: torch.Generator) -> Tensor:
-    """`points` different grid positions (B, L, 2) of a size x size image."""
+    """`points` grid positions (B, L, 2) of a size x size image, all different as far as there are so many."""
     side = size // GRID_STRIDE
     cells = cell_centres(side, side, GRID_STRIDE, generator.device)
     order = torch.rand(batch, len(cells), generator=generator, device=generator.device)
-    return cells[order.topk(min(points, len(cells)), dim=1).indices]
+    chosen = order.topk(min(points, len(cells)), dim=1).indices
+    return cells[chosen.repeat(1, -(-points // chosen.shape[1]))[:, :points]]
 
 
 # ---- scenes
