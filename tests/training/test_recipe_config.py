@@ -40,7 +40,11 @@ def test_the_default_models_recipe() -> None:
     assert recipe.steps == sum(phase.steps for phase in recipe.phases) > 1000
 
 
-@pytest.mark.parametrize("path", sorted(Path(config.__file__).parent.glob("recipes/*.yaml")))
+RECIPES = sorted(Path(config.__file__).parent.glob("recipes/*.yaml"))
+OF_MATCHERS = [path for path in RECIPES if "trains: stylizer" not in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", OF_MATCHERS, ids=lambda path: path.stem)
 def test_every_packaged_recipe_loads_by_its_name(path: Path) -> None:
     assert load_recipe(path.stem) == load_recipe(path)
     assert load_recipe(path.stem).name == path.stem
