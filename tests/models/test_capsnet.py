@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def net() -> CAPSNet:
     return small(coattention=(16, 8))
 
 
+@cache
 def weights(name: str, **changes: object) -> int:
     with torch.device("meta"):  # shapes only
         architecture, config = MODELS[name]
