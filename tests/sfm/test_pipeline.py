@@ -65,7 +65,7 @@ def test_the_folder_has_everything(built):
 
 
 def test_merging_is_worth_it(photos, matcher, truth, tmp_path, built):
-    """The paper's open problem in numbers: grid positions, merged offsets, multi-view refined."""
+    """The paper's open problem in numbers: grid positions, merged offsets, aligned in the photos."""
     shutil.copy(built[0] / "matches.h5", tmp_path / "matches.h5")  # the same matches for all
     figures = compare_variants(photos, tmp_path, matcher, truth=truth)
     quantised, merged, refined = (figures[name] for name in ("quantised", "merged", "refined"))

@@ -10,6 +10,9 @@ from PIL import Image
 
 from coam.types import Grid, Matches
 
+# Waves through space that colour the surfaces: about 9 to 20 pixels long in the pictures of the small scene.
+TEXTURE = np.random.default_rng(5).normal(size=(9, 3)) * np.linspace(12, 26, 9)[:, None]
+
 
 @dataclass
 class Scene:
@@ -100,14 +103,15 @@ class Scene:
             return np.where(p[:, 2:] > 0.05, pixels[:, :2] / pixels[:, 2:], np.nan)
 
     def write_photos(self, folder: Path) -> Path:
-        """Textured pictures: what they show does not matter to the oracle, but colours are read from them."""
+        """Pictures of a textured surface: the oracle does not look at them, but refinement does."""
         folder.mkdir(parents=True, exist_ok=True)
         width, height = self.size
-        ys, xs = np.mgrid[0:height:4, 0:width:4]
+        ys, xs = np.mgrid[0:height, 0:width]
         for index, name in enumerate(self.names):
-            world = self.surface(index, np.c_[xs.ravel(), ys.ravel()].astype(float))
-            colour = np.nan_to_num(127 + 120 * np.sin(4 * world + np.array([0, 1, 2])))
-            pixels = np.kron(colour.reshape(*xs.shape, 3).astype(np.uint8), np.ones((4, 4, 1), np.uint8))
+            world = np.nan_to_num(self.surface(index, np.c_[xs.ravel(), ys.ravel()].astype(float)))
+            waves = sum(np.sin(world @ direction + 1.0) for direction in TEXTURE)
+            colour = 127 + 35 * waves[:, None] * np.array([1.0, 0.9, 0.8]) + 10 * np.sin(world)
+            pixels = np.clip(colour, 0, 255).reshape(height, width, 3).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name)
         return folder
 

@@ -36,7 +36,7 @@ def sfm(
         int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
     ] = 20,
     tracks: Annotated[
-        str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined (slow).")
+        str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
     ] = "merged",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
     cameras: Annotated[

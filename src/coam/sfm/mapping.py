@@ -10,9 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ConfigError, DataError
-from coam.geometry.coordinates import from_colmap, to_colmap
-from coam.sfm.keypoints import Keypoints
+from coam.errors import ConfigError
+from coam.geometry.coordinates import from_colmap
 
 
 class Attempt(NamedTuple):
@@ -143,19 +142,6 @@ def _global_options(options: MapperOptions) -> Any:
     adjustment = settings.mapper.bundle_adjustment
     adjustment.refine_focal_length = adjustment.refine_extra_params = options.refine_intrinsics
     return settings
-
-
-def move_observations(model: Any, keypoints: Keypoints) -> None:
-    """Put every observation of `model` where `keypoints` has it (same photos, same numbering)."""
-    number = {name: index for index, name in enumerate(keypoints.names)}
-    for image in model.images.values():
-        positions = to_colmap(keypoints.positions[keypoints.of(number[image.name])])
-        if image.num_points2D() != len(positions):
-            raise DataError(
-                f"{image.name}: the model has other keypoints than keypoints.h5; build the model again"
-            )
-        for point, position in zip(image.points2D, positions, strict=True):
-            point.xy = position
 
 
 def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:

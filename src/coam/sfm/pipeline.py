@@ -5,7 +5,7 @@ The model folder:
     pairs.txt      the pairs that were matched
     matches.h5     matches of all pairs: grid ids, sub-pixel offsets, scores
     verified.h5    two-view geometries
-    refined.h5     tracks found again from their reference views
+    refined.h5     verified matches aligned in the photos
     keypoints.h5   refined keypoints: what lifts new matches to 3D (`coam localize`)
     database.db    the same for COLMAP
     sparse/0, 1..  models, largest first: COLMAP binary, text/ and points.ply
@@ -37,10 +37,10 @@ from coam.sfm.intrinsics import CameraChoice, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.links import contradicted, doubts
-from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, move_observations, run_mapper
+from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, run_mapper
 from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
-from coam.sfm.refine import refine_keypoints
+from coam.sfm.refine import AlignOptions, refine_links
 from coam.sfm.settings import claim_folder
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
@@ -63,6 +63,7 @@ class SfmOptions:
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     cycle_error: float = 15.0  # degrees a triangle of relative rotations may fail to close
     tracks: Literal["quantised", "merged", "refined"] = "merged"  # how sub-pixel offsets enter the keypoints
+    align: AlignOptions = field(default_factory=AlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)
     masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used
@@ -81,9 +82,9 @@ def run_sfm(
 ) -> dict[str, Any]:
     """Reconstruct a folder of photos; gives the content of summary.json.
 
-    matcher: `coam.Matcher` (or anything with `match_many`; "refined" tracks need `match(..., keypoints0=)`
-    too). match_all: takes over the matching, see `coam.distributed`. overwrite: match again where `output`
-    holds matches of another matcher, instead of refusing.
+    matcher: `coam.Matcher` or anything with `match_many`. match_all: takes over the matching, see
+    `coam.distributed`. overwrite: match again where `output` holds matches of another matcher, instead of
+    refusing.
     """
     options, matcher = options or SfmOptions(), looking_once(matcher)
     output = Path(output)
@@ -123,9 +124,7 @@ def run_sfm(
         require_model(done, folder)
         say("the model is up to date")
         return done
-    models, keypoints = build_models(
-        folder, matched, verified, cameras, camera_of, output, matcher, options, key, say
-    )
+    models, keypoints = build_models(folder, matched, verified, cameras, camera_of, output, options, key, say)
     summary = summarise(folder, models, matched, verified, cycles, keypoints, options)
     matched.close()
     summary["seconds"] = round(time.monotonic() - began, 1)
@@ -250,16 +249,19 @@ def build_models(
     cameras: Sequence[Any],
     camera_of: Sequence[int],
     output: Path,
-    matcher: Any,
     options: SfmOptions,
     key: str,
     say: Say,
 ) -> tuple[list[Any], Keypoints]:
-    """Tracks, database, mapping, refinement; the result lies in `output`."""
+    """Tracks, database, mapping, bundle adjustment; the result lies in `output`."""
     import pycolmap
 
     require_space(output, SPACE_FOR_MAPPING)
     keypoints, links = collect_keypoints(folder.names, matched, verified)
+    if options.tracks == "refined":
+        say("aligning matches in the photos")
+        paths, stamps = _paths_and_digests(folder)[0], {p: matched.read(p).stamp for p in links.pairs}
+        links = refine_links(paths, keypoints, links, stamps, output / "refined.h5", options.align)
     variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
     keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
     say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
@@ -282,13 +284,8 @@ def build_models(
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
-    if options.tracks == "refined" and models:
-        say("refining tracks against their reference views")
-        paths = {name: folder.path(name) for name in folder.names}
-        keypoints = refine_keypoints(matcher, paths, keypoints, output / "refined.h5")
     save_keypoints(keypoints, output / "keypoints.h5")
     for model in models:
-        move_observations(model, keypoints)
         adjust(model, options.mapper)
     write_models(models, folder, output)
     shutil.rmtree(mapped, ignore_errors=True)

@@ -1,8 +1,12 @@
-"""Multi-view refinement: every track is matched again, directly, from one reference view.
+"""Refined tracks: every verified match is aligned once more, in the pixels of the photos themselves.
 
-Merging offsets rests on local affine maps. When a model exists, each track can instead be re-correlated: the
-refined position in its reference view is given to the matcher as a keypoint, and found again in all other
-views of the track.
+The network finds what corresponds whatever the light; its positions are a third of a pixel of its own
+resolution off. Where two patches look alike, comparing their pixels is three times as exact, in the full
+resolution of the photos, and costs less than a second a pair instead of another pass of the network. So the
+patch around the grid position of photo 0 is sought near the match in photo 1, seen through the local affine
+map, and normalised for brightness and contrast. Where the patches do not look alike (day and night) the
+network's position stays, with little weight. Merging then makes one position per photo and track of all of
+them.
 """
 
 from __future__ import annotations
@@ -13,160 +17,235 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coam.sfm.journal import Pair, PairJournal, Record
-from coam.sfm.keypoints import Keypoints
-from coam.sfm.match_pairs import (
-    SAVE_EVERY_PAIRS,
-    SAVE_EVERY_SECONDS,
-    cached_images,
-    matcher_key,
-    order_pairs,
-)
-from coam.types import Matches
+from coam.sfm.keypoints import Keypoints, Links
+from coam.sfm.match_pairs import SAVE_EVERY_SECONDS
+from coam.sfm.tracks import local_affine
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class KeypointMatcher(Protocol):
-    """A matcher that finds given keypoints of image 0 in image 1."""
-
-    def match(self, image0: Any, image1: Any, keypoints0: Any = None) -> Matches:
-        """Matches whose `points0` are rows of `keypoints0` (N, 2)."""
-        ...
+Image = npt.NDArray[np.float32]  # (H, W) grey values
+NETWORK_STEP = (
+    4.0  # pixels: grid step at the resolution that the network saw, where its errors are below a pixel
+)
+DAMPING = 0.003  # of the normal equations: where there is no texture nothing moves
+LEAST_CONTRAST = 1.0  # grey values: below this a patch is noise
+PHOTOS_IN_MEMORY = 24
+MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
+NOT_ALIGNED = 0.05  # weight of a match that pixels could not confirm, against one that they did
 
 
 @dataclass(frozen=True)
-class RefineOptions:
-    """How re-correlated positions are taken over."""
+class AlignOptions:
+    """How matches are aligned."""
 
-    max_move: float = 0.5  # grid steps: a position found further away than this is another point
-    trust: float = 0.5  # weight of the re-correlated position; the merged one has the rest
-    min_tracks: int = 30  # pairs of views with fewer common tracks are not worth a match
-
-
-def choose_references(tracks: Ints, image_of: Ints) -> Ints:
-    """Reference photo of every track (T,): few photos serve many tracks, so that few pairs are matched again.
-
-    Greedy: the photo with most tracks that have no reference yet takes them all.
-    """
-    count = int(tracks.max(initial=-1)) + 1
-    reference = np.full(count, -1, np.int64)
-    inside = np.flatnonzero(tracks >= 0)
-    by_image = {image: tracks[inside[image_of[inside] == image]] for image in np.unique(image_of[inside])}
-    while (reference < 0).any() and by_image:
-        open_tracks = {image: int((reference[own] < 0).sum()) for image, own in by_image.items()}
-        image = max(open_tracks, key=lambda key: (open_tracks[key], -key))
-        if open_tracks[image] == 0:
-            break
-        own = by_image.pop(image)
-        reference[own[reference[own] < 0]] = image
-    return reference
+    radius: int = 6  # pixels around a match that are compared
+    blur: float = 0.7  # pixels, against noise and the limits of bilinear sampling
+    iterations: int = 6
+    min_similarity: float = 0.7  # correlation of the two patches; below it the match stays where it was
+    max_move: float = 0.5  # grid steps: what moves further has found something else
 
 
-def refine_keypoints(
-    matcher: KeypointMatcher,
+def refine_links(
     paths: Mapping[str, Path],
     keypoints: Keypoints,
+    links: Links,
+    stamps: Mapping[Pair, str],
     output: str | Path,
-    options: RefineOptions | None = None,
-) -> Keypoints:
-    """Keypoints whose positions were re-correlated against the reference view of their track.
+    options: AlignOptions | None = None,
+) -> Links:
+    """Links whose offsets are aligned in the photos, and whose weights say how well the patches agree.
 
-    What was found is kept in `output` (.h5) pair by pair, so a killed run goes on.
+    stamps: what the matches of each pair were made from. Finished pairs are kept in `output` (.h5), so a
+    killed run goes on.
     """
-    options = options or RefineOptions()
-    jobs = _plan(keypoints, options)
-    key = matcher_key(matcher)
-    stamps = {pair: _stamp(job, keypoints, key) for pair, job in jobs.items()}
+    options = options or AlignOptions()
+    number = {pair: index for index, pair in enumerate(links.pairs)}
+    wanted = {pair: _stamp(links, number[pair], stamps[pair], options) for pair in links.pairs}
     journal = PairJournal(output)
-    todo = order_pairs(journal.missing(stamps), cached_images(matcher))
-    for batch in _find_again(matcher, paths, keypoints, jobs, todo, stamps):
+    for batch in _align_pairs(paths, keypoints, links, journal.missing(wanted), wanted, options):
         journal.append(batch)
-    journal.finish(stamps)
-    positions, steps = keypoints.positions.copy(), keypoints.steps()
-    for pair, job in jobs.items():
-        found = journal.read(pair).columns
-        nodes = job.nodes[found["row"]]
-        moved = found["xy"] - keypoints.positions[nodes]
-        near = np.linalg.norm(moved, axis=1) < options.max_move * steps[nodes]
-        positions[nodes[near]] += options.trust * moved[near]
+    journal.finish(wanted)
+    edges, grid = links.measurements, keypoints.grid_positions()
+    offsets, affine, weights = edges.offsets.copy(), edges.affine.copy(), np.sqrt(edges.weights)
+    for pair, index in number.items():
+        own, found = links.of(index), journal.read(pair).columns
+        offsets[own] = found["offsets"]
+        weights[own] *= confidence(found["similarity"], options.min_similarity)
+        affine[own] = local_affine(grid[edges.first[own]], grid[edges.second[own]] + offsets[own])
     journal.close()
-    return replace(keypoints, positions=positions)
+    return replace(links, measurements=replace(edges, offsets=offsets, affine=affine, weights=weights))
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Tracks to find again in one image."""
-
-    nodes: Ints  # (K,) in the image that is searched
-    references: Ints  # (K,) in the reference image
+def confidence(similarity: npt.NDArray[np.floating], least: float) -> Floats:
+    """Weight (N,) of matches by the correlation of their patches; nan: not aligned."""
+    rising = np.clip((similarity - least + 0.1) / (1.1 - least), 0.1, 1.0)
+    return np.where(np.isnan(similarity), NOT_ALIGNED, rising)
 
 
-def _plan(keypoints: Keypoints, options: RefineOptions) -> dict[Pair, _Job]:
-    """(reference image, other image) -> what to find."""
-    image_of, tracks = keypoints.image_of, keypoints.tracks
-    reference = choose_references(tracks, image_of)
-    inside = np.flatnonzero(tracks >= 0)
-    own = inside[image_of[inside] == reference[tracks[inside]]]
-    node_of_track = np.full(len(reference), -1, np.int64)
-    node_of_track[tracks[own]] = own
-    others = inside[image_of[inside] != reference[tracks[inside]]]
-    pair_of = reference[tracks[others]] * len(keypoints.names) + image_of[others]
-    jobs: dict[Pair, _Job] = {}
-    for pair in np.unique(pair_of):
-        nodes = others[pair_of == pair]
-        if len(nodes) >= options.min_tracks:
-            first, second = divmod(int(pair), len(keypoints.names))
-            jobs[keypoints.names[first], keypoints.names[second]] = _Job(nodes, node_of_track[tracks[nodes]])
-    return jobs
-
-
-def _stamp(job: _Job, keypoints: Keypoints, key: str) -> str:
-    digest = hashlib.sha1(key.encode(), usedforsecurity=False)
-    for nodes in (job.references, job.nodes):
-        digest.update(np.round(keypoints.positions[nodes], 4).tobytes())
+def _stamp(links: Links, number: int, matches: str, options: AlignOptions) -> str:
+    digest = hashlib.sha1(f"{matches} {options}".encode(), usedforsecurity=False)
+    edges, own = links.measurements, links.of(number)
+    digest.update(np.round(edges.offsets[own], 4).tobytes())
     return digest.hexdigest()
 
 
-def _find_again(
-    matcher: KeypointMatcher,
+def _align_pairs(
     paths: Mapping[str, Path],
     keypoints: Keypoints,
-    jobs: Mapping[Pair, _Job],
+    links: Links,
     todo: Sequence[Pair],
     stamps: Mapping[Pair, str],
+    options: AlignOptions,
 ) -> Iterator[dict[Pair, Record]]:
-    """Results in portions worth saving; an image is encoded once while it is among the last ones used."""
-    prepare = getattr(matcher, "prepare", None)
-    encoded = (
-        lru_cache(maxsize=cached_images(matcher))(prepare) if prepare is not None else (lambda path: path)
-    )
+    """Results in portions worth saving."""
+    photo = lru_cache(maxsize=PHOTOS_IN_MEMORY)(lambda name: _read_grey(paths[name]))
+    number = {pair: index for index, pair in enumerate(links.pairs)}
+    edges, grid, steps = links.measurements, keypoints.grid_positions(), keypoints.steps()
     batch: dict[Pair, Record] = {}
     saved_at = time.monotonic()
     for pair in todo:
-        given = keypoints.positions[jobs[pair].references]
-        image0, image1 = (encoded(paths[name]) for name in pair)
-        row, xy = _rows_of(matcher.match(image0, image1, keypoints0=given.astype(np.float32)), given)
-        batch[pair] = Record({"row": row, "xy": xy}, {"given": np.array(len(given))}, stamps[pair])
-        if len(batch) >= SAVE_EVERY_PAIRS or time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+        own = links.of(number[pair])
+        first, second = edges.first[own], edges.second[own]
+        before = grid[second] + edges.offsets[own]
+        step = (float(steps[first[0]]), float(steps[second[0]]))
+        after, similarity = align_matches(
+            photo(pair[0]), photo(pair[1]), grid[first], before, edges.affine[own], step, options
+        )
+        columns: dict[str, npt.NDArray[Any]] = {
+            "offsets": after - grid[second],
+            "similarity": similarity.astype(np.float32),
+        }
+        batch[pair] = Record(columns, {"matches": np.array(len(after))}, stamps[pair])
+        if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
             yield batch
             batch, saved_at = {}, time.monotonic()
     if batch:
         yield batch
 
 
-def _rows_of(found: Matches, given: Floats) -> tuple[Ints, Floats]:
-    """Which row of `given` each match came from, and where it was found (K, 2)."""
-    from scipy.spatial import cKDTree
+def _read_grey(path: Path) -> Image:
+    import cv2
 
-    if len(found) == 0:
-        return np.zeros(0, np.int64), np.zeros((0, 2))
-    distance, row = cKDTree(given).query(found.points0.astype(np.float64))
-    close = distance < 1e-2
-    return row[close].astype(np.int64), found.points1[close].astype(np.float64)
+    from coam.images import load_image
+
+    return np.asarray(cv2.cvtColor(load_image(path).rgb, cv2.COLOR_RGB2GRAY), np.float32)
+
+
+def align_matches(
+    photo0: Image,
+    photo1: Image,
+    points0: Floats,
+    points1: Floats,
+    affine: Floats,
+    steps: tuple[float, float],
+    options: AlignOptions | None = None,
+) -> tuple[Floats, Floats]:
+    """Positions (N, 2) in photo 1 of what photo 0 shows at points0 (N, 2), and how alike patches are (N,).
+
+    points1 (N, 2): where the network found them; affine (N, 2, 2): local maps from photo 0 to photo 1; steps:
+    grid steps of both photos in pixels. Likeness is the correlation of the two patches. Matches that do not
+    look alike, or would move further than a match may be wrong, stay where they are with a likeness of nan.
+    """
+    options = options or AlignOptions()
+    found, similarity = points1.copy(), np.zeros(len(points1))
+    if len(points1) == 0:
+        return found, similarity
+    zoom = float(np.median(np.sqrt(np.abs(np.linalg.det(affine)))))
+    for scale0, scale1 in _levels(steps, zoom):
+        level0, level1 = _scaled(photo0, scale0, options.blur), _scaled(photo1, scale1, options.blur)
+        factor0 = np.array(level0.shape[::-1]) / np.array(photo0.shape[::-1])
+        factor1 = np.array(level1.shape[::-1]) / np.array(photo1.shape[::-1])
+        moved, similarity = _descend(
+            level0,
+            level1,
+            (points0 + 0.5) * factor0 - 0.5,
+            (found + 0.5) * factor1 - 0.5,
+            affine * factor1[:, None] / factor0[None, :],
+            options,
+        )
+        found = (moved + 0.5) / factor1 - 0.5
+    near = np.linalg.norm(found - points1, axis=1) < options.max_move * steps[1]
+    inside = (found >= 0).all(axis=1) & (found <= np.array(photo1.shape[::-1]) - 1).all(axis=1)
+    good = near & inside & (similarity >= options.min_similarity)
+    return np.where(good[:, None], found, points1), np.where(good, similarity, np.nan)
+
+
+def _levels(steps: tuple[float, float], zoom: float) -> list[tuple[float, float]]:
+    """Scales of both photos, coarse to fine: from the network's resolution to the finest that both have."""
+    finest = min(1.0, zoom), min(1.0, 1 / max(zoom, 1e-6))  # the photo that shows more is made smaller
+    halvings = max(0, round(float(np.log2(max(steps[0] * finest[0], steps[1] * finest[1]) / NETWORK_STEP))))
+    return [(finest[0] / 2**k, finest[1] / 2**k) for k in range(halvings, -1, -1)]
+
+
+def _scaled(photo: Image, scale: float, blur: float) -> Image:
+    import cv2
+
+    if scale < 0.9:
+        size = (max(1, round(photo.shape[1] * scale)), max(1, round(photo.shape[0] * scale)))
+        photo = np.asarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA), np.float32)
+    return np.asarray(cv2.GaussianBlur(photo, (0, 0), blur), np.float32)
+
+
+def _descend(
+    photo0: Image, photo1: Image, points0: Floats, points1: Floats, affine: Floats, options: AlignOptions
+) -> tuple[Floats, Floats]:
+    """Gauss-Newton steps for all matches at once: positions (N, 2) and correlations (N,)."""
+    side = np.arange(-options.radius, options.radius + 1, dtype=np.float64)
+    around = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)  # (P, 2)
+    weight = np.exp(-(around**2).sum(axis=1) / (2 * (0.6 * options.radius) ** 2))
+    weight = (weight / weight.sum()).astype(np.float32)
+    patch0, _ = _normalised(_sample(photo0, points0[:, None] + around), weight)
+    around1 = np.einsum("nij,pj->npi", affine, around)
+    slope_x, slope_y = _slopes(photo1)
+    found = points1.copy()
+    for _ in range(options.iterations):
+        positions = found[:, None] + around1
+        patch1, contrast = _normalised(_sample(photo1, positions), weight)
+        x = _sample(slope_x, positions) / contrast
+        y = _sample(slope_y, positions) / contrast
+        difference = (patch0 - patch1) * weight
+        xx, xy, yy = (x * x) @ weight + DAMPING, (x * y) @ weight, (y * y) @ weight + DAMPING
+        towards_x, towards_y = (x * difference).sum(axis=1), (y * difference).sum(axis=1)
+        determinant = xx * yy - xy * xy
+        step = np.stack([yy * towards_x - xy * towards_y, xx * towards_y - xy * towards_x], axis=1)
+        step = step / determinant[:, None]
+        found += step / np.maximum(1.0, np.linalg.norm(step, axis=1, keepdims=True))  # a pixel at most
+    patch1, _ = _normalised(_sample(photo1, found[:, None] + around1), weight)
+    return found, ((patch0 * patch1) @ weight).astype(np.float64)
+
+
+def _slopes(photo: Image) -> tuple[Image, Image]:
+    """Central differences over one pixel, (H, W) each."""
+    import cv2
+
+    kernel = np.array([[-0.5, 0.0, 0.5]], np.float32)
+    return (
+        np.asarray(cv2.filter2D(photo, cv2.CV_32F, kernel), np.float32),
+        np.asarray(cv2.filter2D(photo, cv2.CV_32F, kernel.T), np.float32),
+    )
+
+
+def _sample(photo: Image, positions: Floats) -> Image:
+    """Grey values (N, P) at positions (N, P, 2), bilinearly; beyond the edge the photo is mirrored."""
+    import cv2
+
+    values = np.empty(positions.shape[:2], np.float32)
+    for begin in range(0, len(values), MOST_ROWS):
+        part = positions[begin : begin + MOST_ROWS].astype(np.float32)
+        x, y = np.ascontiguousarray(part[..., 0]), np.ascontiguousarray(part[..., 1])
+        values[begin : begin + MOST_ROWS] = cv2.remap(
+            photo, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101
+        )
+    return values
+
+
+def _normalised(patches: Image, weight: Image) -> tuple[Image, Image]:
+    """Patches (N, P) with weighted mean 0 and deviation 1, and the deviations (N, 1) that they had."""
+    centred: Image = patches - (patches @ weight)[:, None]
+    contrast: Image = np.maximum(np.sqrt((centred * centred) @ weight), np.float32(LEAST_CONTRAST))[:, None]
+    return centred / contrast, contrast

@@ -26,8 +26,8 @@ def compare_variants(
 ) -> dict[str, dict[str, float]]:
     """Reconstruct three times from the same matches; variant -> figures.
 
-    quantised: keypoints on the grid. merged: pairwise offsets merged per track. refined: merged, then
-    re-correlated against a reference view. Figures: registered_images, sparse_points, mean_track_length,
+    quantised: keypoints on the grid. merged: pairwise offsets merged per track. refined: aligned in
+    the photos, then merged. Figures: registered_images, sparse_points, mean_track_length,
     mean_reprojection_error, and with `truth` (photo name -> pose) the median position error in scene sizes
     and the median rotation error in degrees. The model of the last variant stays in `output`.
     """
