@@ -81,7 +81,7 @@ def test_strength_goes_from_the_view_to_the_result() -> None:
         stylizer().stylize(photo(VIEW), photo(STYLE), strength=1.5)
 
 
-@pytest.mark.parametrize("size", [(61, 97), (200, 33), (1000, 700)])
+@pytest.mark.parametrize("size", [(61, 97), (1000, 700)])
 def test_any_size_is_kept(size: tuple[int, int]) -> None:
     view = np.asarray(Image.fromarray(photo(VIEW, 640)).resize(size))
     assert stylizer().stylize(view, photo(STYLE), force=True).picture.shape == (size[1], size[0], 3)
@@ -90,8 +90,8 @@ def test_any_size_is_kept(size: tuple[int, int]) -> None:
 def test_photos_of_different_places_are_refused() -> None:
     elsewhere = load_image(samples.motorcycle().left)
     with pytest.raises(NoOverlapError, match="pair score 0"):
-        stylizer().stylize(elsewhere, photo(STYLE))
-    forced = stylizer().stylize(elsewhere, photo(STYLE), force=True)
+        stylizer().stylize(elsewhere, photo(VIEW))
+    forced = stylizer().stylize(elsewhere, photo(VIEW), force=True)
     assert forced.overlap < 0.5
     assert forced.picture.shape == elsewhere.rgb.shape
 
@@ -115,11 +115,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert Image.open(panel).size == (5 * 400 + 4 * 6, 300 + 24)
 
     nothing = tmp_path / "nothing.png"
-    code, _, stderr = coam_stylize(elsewhere, style, "-o", nothing, *options)
+    code, _, stderr = coam_stylize(elsewhere, view, "-o", nothing, *options)
     assert code == 2
     assert "pair score" in stderr
     assert not nothing.exists()
-    code, _, stderr = coam_stylize(elsewhere, style, "-o", nothing, "--force", *options)
+    code, _, stderr = coam_stylize(elsewhere, view, "-o", nothing, "--force", *options)
     assert code == 0
     assert "warning: pair score" in stderr
     assert nothing.exists()

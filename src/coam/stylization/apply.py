@@ -45,7 +45,7 @@ class Stylized:
     style: RGB  # (Hs, Ws, 3)
     sampled: RGB  # (h, w, 3): each position's best match in STYLE
     confidence: FloatArray  # (h, w) in [0, 1]
-    stage1: RGB  # (h, w, 3): after the first network
+    stage1: RGB  # (H, W, 3): after the first network alone
     overlap: float  # probability that the photos show the same place; nan: not calibrated
     meta: dict[str, Any]  # seconds, trained, resolution: JSON values
 
@@ -83,7 +83,7 @@ class Stylizer:
             style=b.image.rgb,
             sampled=to_bytes(sampled.colours[0]),
             confidence=sampled.confidence[0].float().cpu().numpy(),
-            stage1=to_bytes(stage1[0]),
+            stage1=upsample_guided(stage1[0], a.image.rgb),
             overlap=overlap,
             meta={
                 "seconds": round(time.perf_counter() - start, 3),
