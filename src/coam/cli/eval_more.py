@@ -172,12 +172,13 @@ def stylization(
         measure_stylization,
     )
     from coam.stylization import load_stylizer
+    from coam.stylization.apply import RESOLUTION
 
     function = find_stylizer(stylizer) if stylizer else None
     spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
     available = load_stylization(root)
     pairs = limit_pairs(available, limit)
-    ours = load_stylizer(weights, device=device)
+    ours = load_stylizer(weights, device=device, resolution=resolution or RESOLUTION)
     with progress_bar(f"stylization: {spec.name}", len(pairs)) as advance:
         rows = measure_stylization(spec.create(), pairs, function, advance, ours, leaks)
     folder = folder_of(output, "stylization", root, spec)
