@@ -16,6 +16,7 @@ import coam
 from coam.backends.batches import split_dense, split_encoded, stack_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
+from coam.graphed_matching import matching_for
 from coam.models.registry import load_model
 
 Row = dict[str, Any]
@@ -58,10 +59,18 @@ def measure_pairs(
             found = matching.between(*network.decode(network.encode(a), network.encode(b)))
             rows.append({"pair": which, "type": name, **agreement(found, expected)})
             say(str(rows[-1]))
+    graphed = matching_for(matching.config, matching.temperature, device)
+    for which, (a, b) in enumerate(couples):
+        dense = half.decode(half.encode(a), half.encode(b))
+        expected = matching.between(*dense)
+        for _ in range(4):  # as it comes, then recorded
+            found = graphed.between(*dense)
+        rows.append({"pair": which, "matching": type(graphed).__name__, **agreement(found, expected)})
+        say(str(rows[-1]))
     a, b = couples[1]
     first, second = half.encode(a), half.encode(b)
     dense = half.decode(first, second)
-    with_grid = DenseMatching(MatcherConfig(max_matches=2000, grid=256), matching.temperature)
+    with_grid = matching_for(MatcherConfig(max_matches=2000, grid=256), matching.temperature, device)
 
     def eager() -> Candidates:
         with torch.autocast("cuda", torch.bfloat16):
@@ -69,22 +78,23 @@ def measure_pairs(
         return matching.between(*described)
 
     def cold() -> None:
-        to_host(matching.between(*half.decode(half.encode(a), half.encode(b))))
+        to_host(graphed.between(*half.decode(half.encode(a), half.encode(b))))
 
     stages: dict[str, Callable[[], Any]] = {
         "eager, bfloat16 autocast, cold": eager,
         "encode one": lambda: half.encode(a),
         "decode": lambda: half.decode(first, second),
-        "match": lambda: matching.between(*dense),
-        "pair, cached": lambda: to_host(matching.between(*half.decode(first, second))),
+        "match, step by step": lambda: matching.between(*dense),
+        "match": lambda: graphed.between(*dense),
+        "pair, cached": lambda: to_host(graphed.between(*half.decode(first, second))),
         "pair, cold": cold,
         "pair, cached, grid 256": lambda: to_host(with_grid.between(*half.decode(first, second))),
     }
     rows += [measure(name, action, size=size) for name, action in stages.items()]
-    rows.append(throughput(half, matching, images, say))
+    rows.append(throughput(half, graphed, images, say))
     rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
     say(str(rows[-1]))
-    profile(lambda: matching.between(*half.decode(first, second)), say)
+    profile(lambda: graphed.between(*half.decode(first, second)), say)
     return rows
 
 

@@ -46,6 +46,16 @@ class MutualMatches:
 
 
 @dataclass(frozen=True)
+class RowChoices:
+    """What every row of the similarity matrix chose, and whether that choice was returned."""
+
+    index1: Tensor  # (N,) int64
+    similarity: Tensor  # (N,) float32
+    is_mutual: Tensor  # (N,) bool
+    probability: Tensor | None = None  # (N,) float32, dual softmax of the choice
+
+
+@dataclass(frozen=True)
 class NearestMatches:
     """For every query the position of its best descriptor."""
 

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coam.matching.mutual import MutualMatches
+from coam.matching.mutual import MutualMatches, RowChoices
 
 LARGEST_DESCRIPTOR = 256
 PRECISION = "tf32x3"  # of float32 only: three products of the matrix unit for one, as exact as plain float32
@@ -176,6 +176,23 @@ def fused_mutual_nearest(
     With a `temperature`, also the dual softmax probability; the largest absolute similarity must then stay
     below 70 temperatures, so that float32 holds exponentials and their sums as they are.
     """
+    chosen = fused_choices(descriptors0, descriptors1, temperature, shape)
+    index0 = torch.nonzero(chosen.is_mutual).squeeze(1)
+    probability = None if chosen.probability is None else chosen.probability[index0]
+    return MutualMatches(index0, chosen.index1[index0], chosen.similarity[index0], probability)
+
+
+@torch.no_grad()
+def fused_choices(
+    descriptors0: Tensor,
+    descriptors1: Tensor,
+    temperature: float | None = None,
+    shape: KernelShape | None = None,
+) -> RowChoices:
+    """What every row chose, mutual or not; arguments as in `fused_mutual_nearest`.
+
+    Nothing here waits for the device, and all sizes are known before: a CUDA graph can hold it.
+    """
     descriptors0, descriptors1 = descriptors0.contiguous(), descriptors1.contiguous()
     shape = shape or default_shape(descriptors0.dtype, with_sums=temperature is not None)
     slab_rows = SLAB_BLOCKS * shape.block_rows
@@ -194,15 +211,13 @@ def fused_mutual_nearest(
     row = torch.arange(len(row_value), device=row_value.device)
     is_mutual = (row_value == column_value[row_index]) & (column_block[row_index] == row // shape.block_rows)
     is_mutual &= _first_of_its_block(descriptors0, descriptors1, row_index, shape)
-    index0 = torch.nonzero(is_mutual).squeeze(1)
-    index1, similarity = row_index[index0], row_value[index0]
     if temperature is None:
-        return MutualMatches(index0, index1, similarity)
+        return RowChoices(row_index, row_value, is_mutual)
     row_sum = torch.cat([slab.row_sum for slab in slabs])
     column_sum = torch.stack([slab.column_sum for slab in slabs]).sum(dim=0)
-    share = torch.exp(similarity / temperature)
-    probability = (share / row_sum[index0]) * (share / column_sum[index1])
-    return MutualMatches(index0, index1, similarity, probability)
+    share = torch.exp(row_value / temperature)
+    probability = (share / row_sum) * (share / column_sum[row_index])
+    return RowChoices(row_index, row_value, is_mutual, probability)
 
 
 @dataclass(frozen=True)
