@@ -26,6 +26,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+_WIDTHS = np.array(
+    [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
+)  # nodes: tracks are padded to these
+_MOST_NUMBERS = 1 << 22  # of the systems that are solved at once
+
+
 @dataclass(frozen=True)
 class Measurements:
     """M matches as edges between N nodes."""
@@ -193,7 +199,7 @@ def merge_offsets(
     weight = used.weights + 1e-3
     step = steps[used.second]
     for _ in range(options.iterations if len(used) else 0):
-        displacement = _solve(used, weight, steps, len(tracks), options.gauge)
+        displacement = _solve(used, weight, tracks, options.gauge)
         residual = np.linalg.norm(_residual(used, displacement), axis=1)
         moved = np.linalg.norm(displacement[used.first], axis=1)
         sigma = np.hypot(options.noise * step, options.linear * moved)
@@ -215,26 +221,72 @@ def _residual(measurements: Measurements, displacement: Floats) -> Floats:
     return left
 
 
-def _solve(m: Measurements, weight: Floats, steps: Floats, nodes: int, gauge: float) -> Floats:
-    """Weighted least squares for all tracks at once: sparse normal equations, one block per track."""
-    from scipy.sparse import coo_matrix, diags
-    from scipy.sparse.linalg import splu
+def _solve(m: Measurements, weight: Floats, tracks: Ints, gauge: float) -> Floats:
+    """Weighted least squares (N, 2) for all tracks: they are independent, so many small dense systems.
 
-    rows = np.arange(2 * len(m)).reshape(-1, 2)  # two equations per measurement
-    root = np.sqrt(weight)
-    second = 2 * m.second[:, None] + np.arange(2)
-    first = 2 * m.first[:, None] + np.arange(2)
-    row = np.concatenate([rows.ravel(), np.repeat(rows, 2, axis=1).ravel()])
-    column = np.concatenate([second.ravel(), np.tile(first, (1, 2)).ravel()])
-    value = np.concatenate([np.repeat(root, 2), (-root[:, None, None] * m.affine).ravel()])
-    system = coo_matrix((value, (row, column)), shape=(2 * len(m), 2 * nodes)).tocsc()
-    active = np.flatnonzero(np.diff(system.indptr))  # nodes without measurement would make empty blocks
-    reduced = system[:, active]
-    target = (root[:, None] * m.offsets).ravel()
-    normal = (reduced.T @ reduced + gauge * diags(np.ones(len(active)))).tocsc()
-    solution = np.zeros(2 * nodes)
-    solution[active] = splu(normal, permc_spec="MMD_AT_PLUS_A").solve(reduced.T @ target)
-    return solution.reshape(-1, 2)
+    Every measurement lies inside one track.
+    """
+    solution = np.zeros((len(tracks), 2))
+    sizes = np.bincount(tracks[tracks >= 0])
+    widths = _WIDTHS[np.searchsorted(_WIDTHS, sizes)] if sizes.max(initial=0) <= _WIDTHS[-1] else sizes
+    rank = np.empty(len(sizes), np.int64)  # tracks by width: those of one width are solved together
+    rank[np.argsort(widths, kind="stable")] = np.arange(len(sizes))
+    widths = np.sort(widths)
+    nodes = np.flatnonzero(tracks >= 0)
+    nodes = nodes[np.argsort(rank[tracks[nodes]], kind="stable")]
+    node_rank = rank[tracks[nodes]]
+    place = np.zeros(len(tracks), np.int64)  # of each node in its track
+    place[nodes] = np.arange(len(nodes)) - np.searchsorted(node_rank, node_rank)
+    edge_rank = rank[tracks[m.first]]
+    order = np.argsort(edge_rank, kind="stable")
+    edge_rank = edge_rank[order]
+    begin = 0
+    while begin < len(widths):
+        width = int(widths[begin])
+        end = min(
+            int(np.searchsorted(widths, width, "right")), begin + max(1, _MOST_NUMBERS // (2 * width) ** 2)
+        )
+        edges = order[slice(*np.searchsorted(edge_rank, [begin, end]))]
+        own = nodes[slice(*np.searchsorted(node_rank, [begin, end]))]
+        found = _solve_alike(
+            m.select(edges),
+            weight[edges],
+            rank[tracks[m.first[edges]]] - begin,
+            place,
+            (end - begin, width),
+            gauge,
+        )
+        solution[own] = found[rank[tracks[own]] - begin, place[own]]
+        begin = end
+    return solution
+
+
+def _solve_alike(
+    m: Measurements, weight: Floats, track: Ints, place: Ints, shape: tuple[int, int], gauge: float
+) -> Floats:
+    """Displacements (count, width, 2) of `shape` = (count, width): so many tracks of at most so many nodes.
+
+    track (M,): track of each measurement, place (N,): of each node in its track.
+    """
+    count, width = shape
+    a, b = place[m.first], place[m.second]
+    affine = weight[:, None, None] * m.affine
+    normal = np.zeros((count * width * width, 2, 2))
+    right = np.zeros((count * width, 2))
+    blocks = (
+        (a, a, m.affine.transpose(0, 2, 1) @ affine),
+        (b, b, weight[:, None, None] * np.eye(2)),
+        (b, a, -affine),
+        (a, b, -affine.transpose(0, 2, 1)),
+    )
+    for row, column, block in blocks:
+        np.add.at(normal, (track * width + row) * width + column, block)
+    np.add.at(right, track * width + b, weight[:, None] * m.offsets)
+    np.add.at(right, track * width + a, -np.einsum("mji,mj->mi", affine, m.offsets))
+    system = normal.reshape(count, width, width, 2, 2).transpose(0, 1, 3, 2, 4).reshape(count, 2 * width, -1)
+    system += gauge * np.eye(2 * width)
+    answer: Floats = np.linalg.solve(system, right.reshape(count, 2 * width, 1)).reshape(count, width, 2)
+    return answer
 
 
 def triangulation_errors(
