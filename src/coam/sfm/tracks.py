@@ -285,8 +285,8 @@ def _solve_alike(
     np.add.at(right, track * width + a, -np.einsum("mji,mj->mi", affine, m.offsets))
     system = normal.reshape(count, width, width, 2, 2).transpose(0, 1, 3, 2, 4).reshape(count, 2 * width, -1)
     system += gauge * np.eye(2 * width)
-    answer: Floats = np.linalg.solve(system, right.reshape(count, 2 * width, 1)).reshape(count, width, 2)
-    return answer
+    answer = np.linalg.solve(system, right.reshape(count, 2 * width, 1))
+    return np.asarray(answer, np.float64).reshape(count, width, 2)
 
 
 def triangulation_errors(
