@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coam.backends import open_network
+from coam.backends.batches import decode_pairs
 from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
@@ -28,6 +30,8 @@ from coam.matching.pair_score import overlap_probability
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.types import FloatArray, Grid, Matches, Size
+
+PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
 
 
 @dataclass(frozen=True)
@@ -87,19 +91,28 @@ class Matcher:
         """
         start = time.perf_counter()
         a, b = self.prepare(image0), self.prepare(image1)
-        if keypoints0 is not None:
-            wanted = _checked_keypoints(keypoints0, a.image.size)
-            matches = self._match_keypoints(a, b, self.network.decode(a.encoded, b.encoded), wanted)
+        wanted = None if keypoints0 is None else _checked_keypoints(keypoints0, a.image.size)
+        dense = self.network.decode(a.encoded, b.encoded)
+        if wanted is None:
+            matches = self._match_dense(a, b, dense)
         else:
-            matches = self._match_prepared(a, b)
+            matches = self._match_keypoints(a, b, dense, wanted)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
         return matches
 
     @torch.inference_mode()
     def match_many(self, pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Iterator[Matches]:
-        """Matches of many pairs; a photo given by its path is encoded once while it stays in the cache."""
-        for source0, source1 in pairs:
-            yield self._match_prepared(self._cached(source0), self._cached(source1))
+        """Matches of many pairs; a photo given by its path is encoded once while it stays in the cache.
+
+        On CUDA pairs of the same sizes are decoded together.
+        """
+        at_once = PAIRS_AT_ONCE if self.device.type == "cuda" else 1
+        remaining = iter(pairs)
+        while sources := list(islice(remaining, at_once)):
+            batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in sources]
+            encoded = [(a.encoded, b.encoded) for a, b in batch]
+            for (a, b), dense in zip(batch, decode_pairs(self.network, encoded), strict=True):
+                yield self._match_dense(a, b, dense)
 
     @torch.inference_mode()
     def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
@@ -176,9 +189,11 @@ class Matcher:
         self._cache.move_to_end(key)
         return self._cache[key]
 
-    def _match_prepared(self, a: PreparedImage, b: PreparedImage) -> Matches:
+    def _match_dense(
+        self, a: PreparedImage, b: PreparedImage, dense: tuple[DenseDescriptors, DenseDescriptors]
+    ) -> Matches:
         """Look once at the photos as they are; then, as the settings allow, in other ways."""
-        matches = self._to_matches(a, b, self.matching.between(*self.network.decode(a.encoded, b.encoded)))
+        matches = self._to_matches(a, b, self.matching.between(*dense))
         matches.meta["looks"] = 1
         return matches if self.config.looks == "once" else self._look_again(a, b, judge(matches))
 

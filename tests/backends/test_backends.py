@@ -9,7 +9,7 @@ from PIL import Image
 
 from coam import samples
 from coam.backends import BACKENDS, Network, fastest_backend, has_native_bfloat16, open_network
-from coam.backends.batches import split_dense, split_encoded, stack_encoded
+from coam.backends.batches import decode_pairs, split_dense, split_encoded, stack_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
 from coam.backends.folded import FoldedNetwork
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
@@ -138,6 +138,19 @@ def test_a_batch_of_pairs_equals_the_pairs(file, photos):
         single = network.decode(b, a)
     for side in (0, 1):
         torch.testing.assert_close(split_dense(batched[side])[1].descriptors, single[side].descriptors)
+
+
+def test_pairs_of_mixed_sizes_come_back_in_order(photos):
+    network = network_of("float32")
+    sizes = [(64, 64), (64, 64), (96, 64), (64, 64)]
+    with torch.inference_mode():
+        images = [network.encode(photos[0][..., k : k + h, k : k + w]) for k, (h, w) in enumerate(sizes)]
+        pairs = [(images[i], images[j]) for i, j in ((0, 1), (1, 3), (2, 0), (0, 2))]
+        for pair, found in zip(pairs, decode_pairs(network, pairs), strict=True):
+            for ours, theirs in zip(found, network.decode(*pair), strict=True):
+                assert ours.size == theirs.size
+                torch.testing.assert_close(ours.descriptors, theirs.descriptors)
+                torch.testing.assert_close(ours.fine, theirs.fine, rtol=1e-3, atol=1e-3)
 
 
 def test_graphed_network_without_graphs(file, photos):

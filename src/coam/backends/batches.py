@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 
+from coam.backends import Network
 from coam.models.outputs import DenseDescriptors, EncodedImage
 
 
@@ -32,3 +34,16 @@ def split_dense(batch: DenseDescriptors) -> list[DenseDescriptors]:
     return [
         replace(batch, descriptors=d, score=s, fine=f, coarse=c) for d, s, f, c in zip(*parts, strict=True)
     ]
+
+
+def decode_pairs(
+    network: Network, pairs: Sequence[tuple[EncodedImage, EncodedImage]]
+) -> Iterator[tuple[DenseDescriptors, DenseDescriptors]]:
+    """Descriptors of every pair, in order; neighbours of the same sizes are decoded as one batch."""
+    for _, same in groupby(pairs, key=lambda pair: [side.levels[0].shape + side.size for side in pair]):
+        group = list(same)
+        if len(group) == 1:
+            yield network.decode(*group[0])
+            continue
+        sides = network.decode(*(stack_encoded([pair[side] for pair in group]) for side in (0, 1)))
+        yield from zip(*(split_dense(side) for side in sides), strict=True)
