@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.geometry.homography import apply_homography, resize_matrix
-from coam.geometry.robust import RansacOptions, estimate_homography
+from coam.geometry.robust import RansacOptions, estimate_fundamental, estimate_homography
 from coam.images import RGB
 from coam.types import Matches, Size
 
@@ -29,11 +29,13 @@ MULTIPLE = 32  # sides of views, as of all pictures that a network is shown
 SEARCH_RESOLUTION = 480  # long side at which zooms and turns are tried: enough to find out which is right
 SEARCH_ZOOMS = (0.5, 0.25)  # of one photo against the other
 TOLERANCE = 0.006  # of the long side: how far a match may lie from the common homography
+EPIPOLAR_TOLERANCE = 0.002  # of the long side: how far from its epipolar line
+CHANCE_SHARE = 0.05  # of wrong matches lie on their epipolar line all the same
 JUDGED = 1000  # the best so many matches decide
 FEWEST_AGREEING = 15  # matches on one homography: chance agreements are at most about six
 FOUND_SHARE = 0.12  # of the matches: fewer agree on something wrong, too
 FOUND_OVERLAP = 0.5  # probability: below, what agrees may be a repeated detail
-PLANAR_SHARE = 0.5  # of the matches: below, the scene has depth
+PLANAR_SHARE = 0.93  # near the plane, of the matches that fit two views at all: below, the scene has depth
 SETTLED_SHARE = 0.9  # of the matches
 MOST_ALIGNED = 3  # looks from one viewpoint: each starts from a better estimate
 LARGE_ZOOM, LARGE_TURN = 1.4, 20.0  # a scene with depth is looked at again beyond these (degrees)
@@ -87,6 +89,7 @@ class Sighting:
     matches: Matches
     homography: Array | None  # (3, 3) photo 0 -> photo 1; None: no more agree than chance would make agree
     agreeing: int = 0  # of the best `JUDGED` matches, those on that plane
+    is_planar: bool = False  # those are nearly all that fit two views of one scene
 
     @property
     def share(self) -> float:
@@ -120,7 +123,18 @@ def judge(matches: Matches) -> Sighting:
     matrix = model.matrix * np.sign(depth[0])
     if (depth * depth[0] <= 0).any() or np.linalg.det(matrix) <= 0:
         return Sighting(matches, None)
-    return Sighting(matches, matrix, int(model.inliers.sum()))
+    error = np.linalg.norm(apply_homography(matrix, best.points0) - best.points1, axis=1)
+    near = (error <= 2 * options.threshold).sum()  # a rough estimate of a plane still is one
+    return Sighting(matches, matrix, int(model.inliers.sum()), bool(near >= PLANAR_SHARE * _consistent(best)))
+
+
+def _consistent(matches: Matches) -> float:
+    """How many matches fit two views of one scene, whatever its depth, beyond those that do by chance."""
+    options = RansacOptions(
+        threshold=EPIPOLAR_TOLERANCE * max(matches.size1), confidence=0.9999, max_iterations=3000
+    )
+    model = estimate_fundamental(matches.points0, matches.points1, options)
+    return 0.0 if model is None else float(model.inliers.sum()) - CHANCE_SHARE * len(matches)
 
 
 def aligned_look(sighting: Sighting, resolution: int) -> Look | None:
@@ -128,7 +142,8 @@ def aligned_look(sighting: Sighting, resolution: int) -> Look | None:
     matches, matrix = sighting.matches, sighting.homography
     if matrix is None:
         return None
-    if sighting.share < PLANAR_SHARE:  # one plane of many: only its zoom and turn hold for all
+    # To one plane of many its matches would crowd; only zoom and turn hold for all of the scene.
+    if not sighting.is_planar:
         matrix = _similarity(matches)
         if matrix is None or not _is_large(matrix):
             return None

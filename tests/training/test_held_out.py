@@ -13,6 +13,7 @@ import torch
 
 from coam import samples
 from coam.models.registry import DEFAULT_MODEL, build_model, load_model
+from coam.tensors import exact_products
 from coam.training.config import Phase, Recipe, SourceSpec
 from coam.training.held_out import score_source
 from coam.training.sources import build_mixture
@@ -57,3 +58,14 @@ def test_the_table_shows_means_and_differences(tmp_path: Path) -> None:
     assert printed[2].startswith("full")
     assert "0.700 seeds 0.600 0.800" in printed[2]
     assert "0.500 -0.200 [-0.200, -0.200]" in printed[3]
+
+
+def test_products_are_exact_inside_and_as_before_outside() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with exact_products():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

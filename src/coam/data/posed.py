@@ -22,7 +22,7 @@ from coam.data.mixture import portions
 from coam.data.photometric import GREY, change_light
 from coam.data.sample import is_recordable
 from coam.data.worlds import WorldConfig, WorldPairs, inverse, render
-from coam.tensors import constant
+from coam.tensors import constant, times
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,6 @@ class Views:
         shift = -times(back, self.transform[:, :3, 3:])
         upper = torch.cat([back, shift], dim=2)
         return Views(self.camera1, self.camera0, torch.cat([upper, self.transform[:, 3:]], dim=1))
-
-
-def times(first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product (..., n, m) x (..., m, k) -> (..., n, k) in full float32 on every device."""
-    return (first.unsqueeze(-1) * second.unsqueeze(-3)).sum(dim=-2)
 
 
 def fundamental_matrix(views: Views) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coam.data.posed import PosedSource
 from coam.data.sample import PairSource, is_recordable
 from coam.models.registry import DescriptorModel
+from coam.tensors import exact_products
 from coam.training.config import OptimiserSpec, Phase, Recipe
 from coam.training.objective import Objective
 from coam.training.objective_posed import EpipolarObjective
@@ -107,7 +108,8 @@ class Step:
 
     def _take(self, phase: Phase) -> tuple[dict[str, Tensor], Tensor]:
         share = phase.batch // self.fabric.world_size
-        batch = self.source.sample(share, phase.size, phase.points, self.generator)
+        with exact_products():  # rounded positions would be wrong ones
+            batch = self.source.sample(share, phase.size, phase.points, self.generator)
         self.optimiser.zero_grad(set_to_none=True)
         figures = self.objective(**vars(batch))
         self.fabric.backward(figures["loss"])
