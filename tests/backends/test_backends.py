@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -185,3 +186,30 @@ def test_a_backend_that_cannot_be_is_refused_in_one_line(file):
     with pytest.raises(ConfigError, match="device='cpu'"):
         open_network(file.model, torch.device("cuda"), "onnxruntime")
     assert "auto" in BACKENDS
+
+
+def test_precision_in_bfloat16_is_that_of_float32(file):
+    """Share of matches within 3 and 5 pixels of a known homography: within .002, on four photos."""
+    courtyard = samples.courtyard()
+    paths = [samples.motorcycle().left, courtyard.day[3], courtyard.day[8], courtyard.night[1]]
+    width, height = 384, 288
+    corners = np.float32([[0, 0], [width, 0], [width, height], [0, height]])
+    map_01 = cv2.getPerspectiveTransform(corners, np.float32([[30, 12], [370, 0], [352, 280], [0, 262]]))
+    matching = DenseMatching(MatcherConfig(), file.model.temperature.item())
+    errors: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
+    for path in paths:
+        photo = np.asarray(Image.open(path).convert("RGB").resize((width, height)), np.float32) / 255
+        other = cv2.warpPerspective(photo, map_01, (width, height)) ** 1.4
+        tensors = [torch.from_numpy(np.ascontiguousarray(x.transpose(2, 0, 1)))[None] for x in (photo, other)]
+        for backend, found in errors.items():
+            network = network_of(backend)
+            with torch.inference_mode():
+                matches = matching.between(*network.decode(*(network.encode(t) for t in tensors)))
+            truth = cv2.perspectiveTransform(matches.points0.numpy()[None].astype(np.float64), map_01)[0]
+            found.append(np.linalg.norm(truth - matches.points1.numpy(), axis=1))
+    pooled = {backend: np.concatenate(found) for backend, found in errors.items()}
+    assert min(len(found) for found in pooled.values()) > 5000
+    for limit, tolerance in ((1, 0.01), (3, 0.002), (5, 0.002)):
+        shares = [(found <= limit).mean() for found in pooled.values()]
+        assert abs(shares[0] - shares[1]) <= tolerance, (limit, shares)
+        assert shares[0] > 0.85
