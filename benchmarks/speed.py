@@ -26,7 +26,7 @@ from benchmarks.parts import PARTS
 
 
 def main() -> None:
-    """Run every part in a child process, print the table as it grows, write JSON if asked."""
+    """Run every part in a child process, print the table as it grows, then write JSON."""
     options = parse()
     if options.part:
         torch.set_num_threads(options.threads)
@@ -42,8 +42,9 @@ def main() -> None:
             rows.append(row | {"ratio": row["cpu_seconds"] / (rows or [row])[0]["cpu_seconds"]})
             print_row(rows[-1])
     report = {"threads": options.threads, "size": options.size, "torch": torch.__version__, "rows": rows}
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1))
+    print(f"figures: {options.json}")
 
 
 def parse() -> argparse.Namespace:
@@ -55,7 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=50, help="photos of match_many")
     parser.add_argument("--parts", help=f"only these, by comma: {', '.join(PARTS)}")
     parser.add_argument("--large", action="store_true", help="also the search on 256 x 256 positions")
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--json", type=Path, default=Path("out/bench.json"), help="where all figures go")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     return parser.parse_args()
 
