@@ -10,6 +10,7 @@ EXTRAS := dev,sfm,eval,train
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 # One thread a process: tests run in parallel, and threads that fight over cores make everything slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -69,6 +70,9 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 $(VENV)/.browser: pyproject.toml $(VENV)/.dev
 	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"
-	@$(PIP) --editable ".[$(EXTRAS),app]" playwright
-	@$(BIN)/python -m playwright install chromium || echo "no download: the tests use a Chromium that is there"
+	@$(PIP) --editable ".[$(EXTRAS),app,browser]"
+	@for name in chromium chromium-browser google-chrome; do command -v $$name && exit; done; \
+	  { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -qq --yes --no-install-recommends chromium; } \
+	  || $(BIN)/python -m playwright install chromium \
+	  || { echo "there is no Chromium here and none could be installed; install it, then run this again" >&2; exit 1; }
 	@touch $@

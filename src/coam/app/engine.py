@@ -83,6 +83,7 @@ class Engine:
         self._loader = loader
         self._models: dict[str, Matcher] = {}
         self._matchers: Kept[tuple[str, MatcherConfig], Matcher] = Kept(limits.kept_settings)
+        self._photos: Kept[str, LoadedImage] = Kept(limits.kept_photos)
         self._prepared: Kept[tuple[str, str, int], PreparedImage] = Kept(limits.kept_photos)
         self._stylized: Kept[tuple[str, str, str, int], Stylized] = Kept(limits.kept_results)
         self._stylizer: StylizerFile | None = None
@@ -102,12 +103,16 @@ class Engine:
             content = Path(path).read_bytes()
         except OSError as error:
             raise ImageError(f"{label} is no longer there; upload it again") from error
+        digest = hashlib.sha256(content).hexdigest()
         try:
-            image = load_image(content, max_pixels=self.limits.photo_pixels)
+            with self._lock:
+                image = self._photos.get(
+                    digest, lambda: load_image(content, max_pixels=self.limits.photo_pixels)
+                )
         except CoamError as error:
             words = str(error).removeprefix("the given bytes: ").replace("the given bytes", "this file")
-            raise ImageError(f"{label}: {words}") from error
-        return Upload(image, hashlib.sha256(content).hexdigest())
+            raise ImageError(f"{label}{' ' if words.startswith('is ') else ': '}{words}") from error
+        return Upload(image, digest)
 
     def matcher(self, model: str, resolution: int, max_matches: int = 1, looks: str = "one look") -> Matcher:
         """The matcher with these settings, `looks` one of `LOOKS`; networks stay loaded."""
@@ -211,7 +216,7 @@ def write_results(matches: Matches, picture: Image.Image, folder: Path) -> list[
     folder.mkdir(parents=True, exist_ok=True)
     matches.save(folder / "matches.npz")
     (folder / "matches.html").write_text(match_page(matches), encoding="utf-8")
-    picture.save(folder / "matches.png")
+    picture.save(folder / "matches.png", compress_level=1)  # photos hardly get smaller, only slower
     return [str(folder / name) for name in ("matches.npz", "matches.html", "matches.png")]
 
 

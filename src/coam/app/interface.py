@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coam.app.engine import (
+    LOOKS,
     PICTURES,
     Engine,
     MatcherLoader,
@@ -17,16 +18,18 @@ from coam.app.engine import (
 )
 from coam.app.limits import DEFAULT_LIMITS, Limits
 from coam.app.page_parts import (
+    MATCH_EXAMPLES,
     ONE_JOB,
     example_buttons,
     framed,
     photo_input,
     picture_output,
+    refusal,
     result_folder,
     settings_row,
-    told,
 )
 from coam.app.settings import import_gradio
+from coam.errors import CoamError
 
 _INTRODUCTION = (
     "# coam\nCorrespondences between two photos of one place when light, season or viewpoint have changed. "
@@ -76,10 +79,16 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
             photo_input(gradio, "photo 1", "match-photo-1"),
             photo_input(gradio, "photo 2", "match-photo-2"),
         ]
-    example_buttons(gradio, photos)
+    example_buttons(gradio, photos, MATCH_EXAMPLES)
     with gradio.Row():
-        settings = settings_row(gradio, engine, with_matches=True)
+        settings = settings_row(gradio, engine)
+        most = gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
         kind = gradio.Dropdown(list(PICTURES), value="lines", label="picture")
+    looks = gradio.Radio(
+        list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly",
+        info="One look is quickest. An aligned look sees both photos once more from one viewpoint. A search "
+        "also tries zooms and turns where nothing was found.",
+    )  # fmt: skip
     with gradio.Row():
         start = gradio.Button("Match", variant="primary", elem_id="match-start")
         stop = gradio.Button("Cancel", elem_id="match-cancel")
@@ -97,7 +106,7 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
 
         from coam.viz import match_page
 
-        with told(gradio):
+        try:
             photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
             yield "loading the model …", None, None, None
             matcher = engine.matcher(model, int(resolution), int(most), looks)
@@ -112,10 +121,12 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
             drawn, note = draw_or_lines(matches, shown)
             results = write_results(matches, drawn, result_folder(engine.limits.keep_files_seconds))
             yield summary_of(matches, seconds, note), drawn, framed(match_page(matches)), results
+        except CoamError as error:
+            yield refusal(gradio, error), None, None, None
 
     job = start.click(
         run,
-        [*photos, *settings, kind],
+        [*photos, *settings, most, looks, kind],
         [status, picture, page, files],
         concurrency_id=ONE_JOB,
         api_visibility="private",
@@ -131,7 +142,7 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
             photo_input(gradio, "photo 1: click a point", "explain-photo-1"),
             photo_input(gradio, "photo 2", "explain-photo-2"),
         ]
-    example_buttons(gradio, photos)
+    example_buttons(gradio, photos, MATCH_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
         maps = gradio.Checkbox(label="also show distinctiveness", value=False)
@@ -145,7 +156,7 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
 
         from coam.viz import draw_explanation
 
-        with told(gradio):
+        try:
             photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
             began = time.perf_counter()
             matcher = engine.matcher(model, int(resolution))
@@ -163,6 +174,8 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
                 f"answered in {time.perf_counter() - began:.2f} s"
             )
             return words, drawn
+        except CoamError as error:
+            return refusal(gradio, error), None
 
     answer.__annotations__["event"] = gradio.SelectData  # gradio hands the click to the argument of this type
     photos[0].select(

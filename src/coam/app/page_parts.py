@@ -7,13 +7,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coam.app.engine import LOOKS, Engine, model_names
+from coam.app.engine import Engine, model_names
 from coam.errors import CoamError
 
 _RESULTS = "coam-result-"
+Examples = dict[str, Callable[[], tuple[Path, Path]]]  # title -> where the two photos are
 ONE_JOB = "one-job"  # all work shares one queue, one job at a time
 
 
@@ -27,69 +29,72 @@ def photo_input(gradio: Any, label: str, name: str) -> Any:
     return photo
 
 
-def settings_row(gradio: Any, engine: Engine, with_matches: bool = False) -> list[Any]:
-    """Model, resolution and, where asked, how many matches and how thoroughly they are searched for."""
+def settings_row(gradio: Any, engine: Engine) -> list[Any]:
+    """Model and resolution."""
     names = model_names()
-    inputs = [
+    return [
         gradio.Dropdown(names, value=names[0], label="model"),
         gradio.Dropdown(list(engine.limits.resolutions), value=512, label="resolution (long side, pixels)"),
     ]
-    if with_matches:
-        inputs.append(
-            gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
-        )
-        inputs.append(
-            gradio.Radio(
-                list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly", elem_id="match-looks",
-                info="One look is quickest. An aligned look sees both photos from one viewpoint once more. "
-                "A search also tries zooms and turns where nothing was found.",
-            )
-        )  # fmt: skip
-    return inputs
 
 
 def picture_output(gradio: Any, name: str) -> Any:
-    """A place for a picture that a tab answers with."""
+    """A place for a picture that a tab answers with. WebP is written several times quicker than PNG."""
     return gradio.Image(
-        elem_id=name, format="png", interactive=False, buttons=["download", "fullscreen"], show_label=False,
+        elem_id=name, format="webp", interactive=False, buttons=["download", "fullscreen"], show_label=False,
     )  # fmt: skip
 
 
-def example_buttons(gradio: Any, photos: list[Any]) -> None:
-    """One button for each bundled pair that is in this installation."""
-    examples = bundled_pairs()
-    if not examples:
+def example_buttons(gradio: Any, photos: list[Any], examples: Examples) -> None:
+    """One button for each of the bundled pairs that is in this installation."""
+    found = installed(examples)
+    if not found:
         return
     with gradio.Row():
-        for title, load in examples.items():
+        for title, load in found.items():
             button = gradio.Button(f"Example: {title}", size="sm")
             button.click(load, None, photos, api_visibility="private", show_progress="hidden")
 
 
-def bundled_pairs() -> dict[str, Callable[[], tuple[Any, Any]]]:
+def installed(examples: Examples) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Title -> function that reads the two photos; samples that are not installed are left out."""
-    from coam import samples
     from coam.images import load_image
 
-    def reader(find: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+    def reader(find: Callable[[], tuple[Path, Path]]) -> Callable[[], tuple[Any, Any]]:
         return lambda: tuple(load_image(source).rgb for source in find())  # type: ignore[return-value]
 
-    def motorcycle() -> tuple[Any, Any]:
-        pair = samples.motorcycle()
-        return pair.left, pair.right
-
-    def courtyard() -> tuple[Any, Any]:
-        yard = samples.courtyard()
-        return yard.image("day_04"), yard.image("night_02")
-
     found = {}
-    for title, find in (("motorcycle", motorcycle), ("courtyard, day and night", courtyard)):
+    for title, find in examples.items():
         try:
             find()
         except CoamError:
             continue
         found[title] = reader(find)
     return found
+
+
+def _motorcycle() -> tuple[Path, Path]:
+    from coam import samples
+
+    pair = samples.motorcycle()
+    return pair.left, pair.right
+
+
+def _courtyard(name0: str, name1: str) -> tuple[Path, Path]:
+    from coam import samples
+
+    yard = samples.courtyard()
+    return yard.image(name0), yard.image(name1)
+
+
+MATCH_EXAMPLES: Examples = {
+    "motorcycle": _motorcycle,
+    "courtyard, day and night": partial(_courtyard, "day_04", "night_02"),
+}
+STYLE_EXAMPLES: Examples = {
+    "courtyard, day to night": partial(_courtyard, "day_04", "night_02"),
+    "courtyard, night to day": partial(_courtyard, "night_03", "day_08"),
+}
 
 
 def result_folder(keep_seconds: float) -> Path:
@@ -114,17 +119,12 @@ def framed(page: str, height: int = 640) -> str:
     )
 
 
-class told:
-    """Turns a `CoamError` into the message that the visitor reads; other errors stay unspecific for them."""
+def refusal(gradio: Any, error: CoamError) -> str:
+    """Show the visitor what is wrong; gives the same words for the tab's status line.
 
-    def __init__(self, gradio: Any) -> None:
-        self._gradio = gradio
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, CoamError):
-            words = html.escape(str(error))
-            # Stays until it is closed: a message that vanishes while one reads it helps nobody.
-            raise self._gradio.Error(words, duration=None, title="", print_exception=False) from error
+    Other errors than ours stay unspecific for visitors: gradio only says that there was one.
+    """
+    words = html.escape(str(error))
+    # Stays until it is closed: a message that vanishes while one reads it helps nobody.
+    gradio.Warning(words, duration=None, title="This did not work")
+    return f"⚠ {words}"

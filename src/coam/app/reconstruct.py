@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from coam.app.engine import Engine
-from coam.app.page_parts import ONE_JOB, framed, result_folder, settings_row, told
+from coam.app.page_parts import ONE_JOB, framed, refusal, result_folder, settings_row
 from coam.errors import CoamError, ConfigError, DataError
 
 EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
@@ -126,15 +126,16 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
         visitor = str(request.session_hash)
         job: Job | None = None
         try:
-            with told(gradio):
-                yield "reading the photos …", None, None
-                collect_photos(engine, paths, folder / "photos")
-                job = jobs[visitor] = Job(
-                    folder / "photos", folder / "model", model, int(resolution), engine.device
-                )
-                for words in follow(job):
-                    yield words, None, None
-                yield finished(folder / "model")
+            yield "reading the photos …", None, None
+            collect_photos(engine, paths, folder / "photos")
+            job = jobs[visitor] = Job(
+                folder / "photos", folder / "model", model, int(resolution), engine.device
+            )
+            for words in follow(job):
+                yield words, None, None
+            yield finished(folder / "model")
+        except CoamError as error:
+            yield refusal(gradio, error), None, None
         finally:
             # Also reached when the visitor cancels or closes the page.
             if job is not None:

@@ -11,14 +11,15 @@ from PIL import Image
 from coam.app.engine import Engine
 from coam.app.page_parts import (
     ONE_JOB,
+    STYLE_EXAMPLES,
     example_buttons,
     photo_input,
     picture_output,
+    refusal,
     result_folder,
     settings_row,
-    told,
 )
-from coam.errors import DataError
+from coam.errors import CoamError, DataError
 
 if TYPE_CHECKING:
     from coam.stylization import Stylized
@@ -35,13 +36,12 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
             photo_input(gradio, "VIEW: what is shown", "stylize-photo-1"),
             photo_input(gradio, "STYLE: its light and colours", "stylize-photo-2"),
         ]
-    example_buttons(gradio, photos)
+    example_buttons(gradio, photos, STYLE_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
         strength = gradio.Slider(
-            0, 1, value=1, step=0.05, label="strength", info="0: VIEW itself, 1: the full style",
-            elem_id="stylize-strength",
-        )  # fmt: skip
+            0, 1, value=1, step=0.05, label="strength (0: VIEW itself)", elem_id="stylize-strength"
+        )
         force = gradio.Checkbox(
             label="stylize all the same", info="even if the photos seem to show different places",
             elem_id="stylize-force",
@@ -61,7 +61,7 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
         # A generator: between its steps a cancelled job ends.
         import time
 
-        with told(gradio):
+        try:
             photo0, photo1 = engine.read(view, "VIEW"), engine.read(style, "STYLE")
             yield "loading the model …", None, None, None
             matcher = engine.matcher(model, int(resolution))
@@ -74,6 +74,8 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
             made = stylize_or_refuse(engine, matcher, (photo0, photo1), float(strength), bool(force))
             words = f"{words_about(made)}  ·  {time.perf_counter() - began:.1f} s"
             yield words, *show(made, result_folder(engine.limits.keep_files_seconds))
+        except CoamError as error:
+            yield refusal(gradio, error), None, None, None
 
     events = {"concurrency_id": ONE_JOB, "api_visibility": "private", "show_progress_on": [status]}
     outputs = [status, result, panel, files]
