@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,26 @@ def test_hloc_files_say_what_the_database_says(tracks, tmp_path):
         assert (scores > 0.1).all()
     backwards = read_matches(tmp_path / "m.h5", [links.pairs[0][::-1]])[links.pairs[0][::-1]][0]
     np.testing.assert_array_equal(backwards[:, ::-1], matches[links.pairs[0]][0])
+
+
+def test_what_a_killed_run_left_beside_the_database_does_no_harm(tracks, tmp_path):
+    """SQLite plays a stale write-ahead log into whatever file lies beside it."""
+    _, cameras, camera_of, verified, keypoints, links = tracks
+    path, log = tmp_path / "d.db", tmp_path / "d.db-wal"
+    write_database(path, keypoints, links, verified, cameras, camera_of)
+    killed = sqlite3.connect(path)
+    killed.execute("PRAGMA journal_mode=WAL")
+    killed.execute("PRAGMA wal_autocheckpoint=0")
+    killed.execute("UPDATE keypoints SET data = zeroblob(100000)")
+    killed.commit()
+    left = log.read_bytes()
+    killed.close()
+    log.write_bytes(left)
+    write_database(path, keypoints, links, verified, cameras, camera_of)
+    points, _ = read_database(path)
+    number = keypoints.names.index(sorted(points)[0])
+    assert np.allclose(points[sorted(points)[0]], keypoints.positions[keypoints.of(number)], atol=1e-3)
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_any_colmap_database_can_go_to_hloc(tracks, tmp_path):

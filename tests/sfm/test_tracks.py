@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
 from toy_scene import OracleMatcher, Scene
 
+from coam.sfm.keypoints import Keypoints, Links, strongest_links
 from coam.sfm.tracks import (
     Measurements,
     MergeOptions,
@@ -179,3 +182,18 @@ def test_triangulation_of_a_known_point():
 
     best = least_squares(residual, point[0])
     assert (moved**2).sum() == pytest.approx(2 * best.cost, rel=1e-3)
+
+
+def test_strongest_links_keep_the_longest_tracks_of_every_pair():
+    """Photos a, b, c with 2 nodes each: one track through all three, one in a and b only."""
+    keypoints = Keypoints(
+        ("a", "b", "c"), (None, None, None), np.array([0, 2, 4, 5]), np.arange(5),
+        np.zeros((5, 2)), np.array([0, 1, 0, 1, 0]),
+    )  # fmt: skip
+    first, second = np.array([0, 1, 0, 2]), np.array([2, 3, 4, 4])
+    edges = Measurements(first, second, np.zeros((4, 2)), np.tile(np.eye(2), (4, 1, 1)), np.full(4, 0.5))
+    links = Links((("a", "b"), ("a", "c"), ("b", "c")), np.array([0, 2, 3, 4]), edges, np.ones(4, np.bool_))
+    assert strongest_links(keypoints, links, 1).held.tolist() == [True, False, True, True]
+    assert strongest_links(keypoints, links, 2).held.all()
+    refused = replace(links, held=np.array([False, True, True, True]))
+    assert strongest_links(keypoints, refused, 1).held.tolist() == [False, True, True, True]

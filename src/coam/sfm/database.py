@@ -43,6 +43,8 @@ def write_database(
                     _write_pair(database, image_ids, keypoints, links, number, verified[pair])
         finally:
             database.close()
+        for ending in ("-wal", "-shm"):  # a killed run's: SQLite would play them into the new file
+            path.with_name(path.name + ending).unlink(missing_ok=True)
     return image_ids
 
 

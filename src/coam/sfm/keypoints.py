@@ -152,6 +152,25 @@ def place_keypoints(
     return replace(keypoints, positions=positions, tracks=tracks), replace(links, held=held)
 
 
+def strongest_links(keypoints: Keypoints, links: Links, per_pair: int) -> Links:
+    """Links without the weaker tracks: of every pair, those in its `per_pair` longest and surest tracks stay.
+
+    A track that one pair needs stays in all its photos.
+    """
+    edges = links.measurements
+    tracks = keypoints.tracks
+    length = np.bincount(tracks[tracks >= 0], minlength=1)
+    within = links.held & (tracks[edges.first] == tracks[edges.second]) & (tracks[edges.first] >= 0)
+    number = tracks[edges.first]
+    value = np.where(within, length[number] + edges.weights / 2, -1.0)  # weights are at most 1
+    needed = np.zeros(len(length), np.bool_)
+    for pair in range(len(links.pairs)):
+        own = np.flatnonzero(within[links.of(pair)]) + links.start[pair]
+        best = own[np.argsort(-value[own], kind="stable")[:per_pair]]
+        needed[number[best]] = True
+    return replace(links, held=within & needed[number])
+
+
 def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
     """Write keypoints (.h5): what lifts new matches of a photo to the 3D points of a model."""
     import h5py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class MapperOptions:
     max_reprojection_error: float = 4.0  # pixels: observations further off are removed after refinement
     refine_intrinsics: bool = True  # off when the user gave them
     min_links: int = 15  # verified matches a pair needs to be used
+    links_per_pair: int = 300  # cameras are found from so many of a pair's best; all are triangulated after
     seed: int = 0
     threads: int = -1
 
@@ -142,6 +144,23 @@ def _global_options(options: MapperOptions) -> Any:
     adjustment = settings.mapper.bundle_adjustment
     adjustment.refine_focal_length = adjustment.refine_extra_params = options.refine_intrinsics
     return settings
+
+
+def triangulate_all(model: Any, database: Path, options: MapperOptions) -> Any:
+    """The same cameras with points from all matches of `database`, not only those that found the cameras."""
+    import pycolmap
+
+    quiet_colmap()
+    settings = pycolmap.IncrementalPipelineOptions()
+    settings.random_seed = settings.triangulation.random_seed = options.seed
+    settings.num_threads = options.threads
+    settings.extract_colors = False
+    settings.ba_global_max_refinements = 1  # `adjust` follows
+    # Points seen twice are used where the cameras rest on them; a few are left of longer tracks everywhere.
+    pairwise = sum(point.track.length() == 2 for point in model.points3D.values())
+    settings.triangulation.ignore_two_view_tracks = pairwise < 0.2 * model.num_points3D()
+    with tempfile.TemporaryDirectory(prefix="coam-") as work:
+        return pycolmap.triangulate_points(model, database, work, work, True, settings)
 
 
 def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:

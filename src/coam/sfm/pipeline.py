@@ -35,10 +35,18 @@ from coam.sfm.database import write_database
 from coam.sfm.focal import estimate_focals, with_calibrated_rotation
 from coam.sfm.intrinsics import CameraChoice, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
-from coam.sfm.keypoints import Keypoints, collect_keypoints, load_keypoints, place_keypoints, save_keypoints
+from coam.sfm.keypoints import (
+    Keypoints,
+    collect_keypoints,
+    load_keypoints,
+    place_keypoints,
+    save_keypoints,
+    strongest_links,
+)
 from coam.sfm.links import contradicted, doubts
-from coam.sfm.mapping import MapperOptions, adjust, colour_points, figures, run_mapper
+from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, triangulate_all
 from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
+from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import AlignOptions, refine_links
 from coam.sfm.settings import claim_folder
@@ -260,7 +268,8 @@ def build_models(
     keypoints, links = collect_keypoints(folder.names, matched, verified)
     if options.tracks == "refined":
         say("aligning matches in the photos")
-        paths, stamps = _paths_and_digests(folder)[0], {p: matched.read(p).stamp for p in links.pairs}
+        paths, _ = _paths_and_digests(folder)
+        stamps = {pair: matched.read(pair).stamp for pair in links.pairs}
         links = refine_links(paths, keypoints, links, stamps, output / "refined.h5", options.align)
     variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
     keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
@@ -278,68 +287,23 @@ def build_models(
 
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
-            found = run_mapper(output / "database.db", temporary / "work", mapper, right_photos)
+            (temporary / "work").mkdir(parents=True)
+            strong = strongest_links(keypoints, links, options.mapper.links_per_pair)
+            database = temporary / "work" / "database.db"
+            write_database(database, keypoints, strong, verified, cameras, camera_of)
+            found = run_mapper(database, temporary / "work", mapper, right_photos)
             for index, model in enumerate(found):
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
     save_keypoints(keypoints, output / "keypoints.h5")
+    models = [triangulate_all(model, output / "database.db", options.mapper) for model in models]
     for model in models:
         adjust(model, options.mapper)
     write_models(models, folder, output)
     shutil.rmtree(mapped, ignore_errors=True)
     return models, keypoints
-
-
-def write_models(models: Sequence[Any], folder: PhotoFolder, output: Path) -> None:
-    """sparse/0, sparse/1, ...: binary, text and PLY."""
-    from coam.images import load_image
-
-    target = output / "sparse"
-    if target.exists():  # a rename cannot replace a folder that is not empty
-        old = output / f".sparse-old.{os.getpid()}-0.tmp"
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-        shutil.rmtree(old, ignore_errors=True)
-    with replacing(target) as temporary:
-        temporary.mkdir()
-        for index, model in enumerate(models):
-            colour_points(model, lambda name: load_image(folder.path(name)).rgb)
-            place = temporary / str(index)
-            (place / "text").mkdir(parents=True)
-            model.write(place)
-            model.write_text(place / "text")
-            model.export_PLY(place / "points.ply")
-
-
-def write_model_page(models: Sequence[Any], path: Path, say: Say) -> None:
-    """model.html of the largest model."""
-    if not models:
-        return
-    try:
-        from coam.viz import scene_page
-    except ImportError:
-        say("model.html was not written: coam.viz has no scene_page")
-        return
-    model = models[0]
-    points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
-    colours = np.array([point.color for point in model.points3D.values()], np.uint8).reshape(-1, 3)
-    with replacing(path) as temporary:
-        temporary.write_text(scene_page(points, colours, scene_cameras(model)))
-
-
-def scene_cameras(model: Any) -> list[tuple[Any, ...]]:
-    """Registered cameras as `coam.viz.scene_page` takes them."""
-    cameras = []
-    for image_id in sorted(model.reg_image_ids()):
-        image = model.image(image_id)
-        pose, camera = image.cam_from_world(), image.camera
-        rotation, translation = np.asarray(pose.rotation.matrix()), np.asarray(pose.translation)
-        cameras.append(
-            (image.name, rotation, translation, camera.mean_focal_length(), camera.width, camera.height)
-        )
-    return cameras
 
 
 def summarise(
