@@ -8,7 +8,7 @@ from simple_matchers import save, textured
 
 from coam.errors import DataError
 from coam.evaluation.localization import aligned_errors, load_aachen, load_localization, localization_recall
-from coam.evaluation.sfm import find_scenes, reconstruct_with_sift, sfm_page, sfm_text
+from coam.evaluation.sfm import compare_places, find_scenes, reconstruct_with_sift, sfm_page, sfm_text
 
 
 def test_a_folder_of_photos_is_one_scene(tmp_path: Path) -> None:
@@ -35,15 +35,16 @@ def test_no_photos_anywhere(tmp_path: Path) -> None:
 
 def test_the_table_shows_failures_and_what_is_missing() -> None:
     figures = {"registered_images": 12, "sparse_points": 2900, "mean_track_length": 3.6,
-               "mean_reprojection_error": 1.33, "dense_points": "needs a CUDA COLMAP"}  # fmt: skip
+               "mean_reprojection_error": 1.33, "dense_points": "needs a CUDA COLMAP",
+               "places": "12 of 12"}  # fmt: skip
     report = {
         "scenes": {"HM1": {"photos": 12, "ours": figures, "SIFT": {"failure": "no model"}}},
         "protocol": "how",
         "environment": {"cores": 2},
     }
     ours, sift = sfm_text(report).splitlines()[2:]
-    assert ours == "| HM1 (12 photos) | ours | 12 | 2900 | 3.600 | 1.330 | needs a CUDA COLMAP |"
-    assert sift == "| HM1 (12 photos) | SIFT | X | X | X | X | X |"
+    assert ours == "| HM1 (12 photos) | ours | 12 | 2900 | 3.600 | 1.330 | needs a CUDA COLMAP | 12 of 12 |"
+    assert sift == "| HM1 (12 photos) | SIFT | X | X | X | X | X | X |"
     assert "HM1 (12 photos)" in sfm_page(report)
 
 
@@ -86,6 +87,22 @@ def test_errors_are_measured_in_the_frame_of_the_truth() -> None:
     np.testing.assert_allclose(position[:2], [0, 2], atol=1e-6)
     np.testing.assert_allclose(rotation[:2], [0, 5], atol=1e-6)
     assert np.isinf(position[2])
+
+
+def test_places_are_compared_whatever_the_frame_and_the_scale() -> None:
+    truth = {f"{i}.jpg": pose_at([i, (i % 3) * 0.7, (i % 2) * 0.5], 3.0 * i) for i in range(8)}
+    turn, shift = turned(70), np.array([1.0, 2.0, 3.0])
+
+    def seen(name: str, off: float) -> tuple[np.ndarray, np.ndarray]:
+        rotation, translation = truth[name]
+        centre = 0.2 * turn @ (-rotation.T @ translation + [0, off, 0]) + shift
+        orientation = rotation @ turn.T
+        return orientation, -orientation @ centre
+
+    model = {name: seen(name, 4.0 if name == "5.jpg" else 0.0) for name in truth if name != "7.jpg"}
+    places = compare_places(model, truth)
+    assert places == {"common": 7, "same": 6, "elsewhere": ["5.jpg"]}
+    assert compare_places({}, truth) == {"common": 0, "same": 0, "elsewhere": []}
 
 
 def test_too_few_known_photos(tmp_path: Path) -> None:

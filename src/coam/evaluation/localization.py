@@ -176,9 +176,10 @@ def evaluate_localization(
     """Build the model, locate the queries, compare with the truth where there is one; write the report."""
     from coam.sfm.alignment import model_poses
     from coam.sfm.localize import Localizer, write_poses
+    from coam.sfm.match_pairs import looking_once
     from coam.sfm.photos import read_photo
 
-    matcher = spec.create()
+    matcher = looking_once(spec.create())
     reference = _reference_folder(scene, output / "reference")
     say(f"model of {len(scene.names)} photos")
     _build_model(scene, reference, output / "model", matcher, from_scratch, say)
