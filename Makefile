@@ -48,6 +48,7 @@ ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table
 
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
+	@$(BIN)/python tools/make_stylization_figures.py
 
 clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -3,6 +3,7 @@
     python tools/make_figures.py                    all of them, into docs/figures
     python tools/make_figures.py matches scene      only these
 
+The pictures of the web app are the screenshots that `make test-browser` has left, where there are some.
 The same functions draw the pictures of the command line and of the web app. A figure whose sample is not
 bundled is reported, and the exit code is then 1.
 """
@@ -37,6 +38,8 @@ from coam.viz import (
 DAY, NIGHT = "day_04", "night_02"
 CORRECT_WITHIN = 3.0  # pixels
 RESOLUTION = 640
+ROOT = Path(__file__).parents[1]
+SCREENSHOTS = ROOT / "out" / "screenshots"
 
 
 @dataclass
@@ -140,6 +143,18 @@ def figure_scene(make: Maker) -> list[Path]:
     return [make.save(draw_scene(points, colours, scene_cameras(model)), "scene")]
 
 
+def figure_app(make: Maker) -> list[Path]:
+    """The web app's tabs, as the browser tests saw them, at half their size."""
+    made = []
+    for name in ("match-day-night", "explain-2", "reconstruct", "stylize"):
+        screenshot = SCREENSHOTS / f"{name}.png"
+        if not screenshot.is_file():
+            raise DataError(f"there is no screenshot {name}; run: make test-browser")
+        with Image.open(screenshot) as opened:
+            made.append(make.save(opened.convert("RGB").reduce(2), f"app_{name.split('-')[0]}"))
+    return made
+
+
 FIGURES: dict[str, Callable[[Maker], list[Path]]] = {
     "matches": figure_matches,
     "day_night": figure_day_night,
@@ -147,6 +162,7 @@ FIGURES: dict[str, Callable[[Maker], list[Path]]] = {
     "distinctiveness": figure_distinctiveness,
     "alignment": figure_alignment,
     "scene": figure_scene,
+    "app": figure_app,
 }
 
 
@@ -154,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Make the figures; 1 when one could not be made."""
     parser = argparse.ArgumentParser(description="Rebuild the figures of README and docs.")
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"of {', '.join(FIGURES)}; default: all")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "docs" / "figures")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "figures")
     parser.add_argument("--model", default="cdunet-lite1", help="a model's name or a .safetensors file")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--resolution", type=int, default=RESOLUTION)
@@ -168,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"warning: {matcher.file.name} is untrained, so these figures mean nothing", file=sys.stderr)
     make = Maker(options.output, matcher)
     failed = False
-    for name in options.figures or FIGURES:
+    for name in options.figures or [name for name in FIGURES if name != "app" or SCREENSHOTS.is_dir()]:
         try:
             for path in FIGURES[name](make):
                 print(f"{name}: {path.name}, {path.stat().st_size / 1024:.0f} KB")

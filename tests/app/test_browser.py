@@ -87,6 +87,29 @@ def upload(page, place: str, path: Path) -> None:
     page.set_input_files(f"#{place} input[type=file]", str(path))
 
 
+def upload_pair(page, tab: str, photos) -> None:
+    for number, photo in enumerate(photos, start=1):
+        upload(page, f"{tab}-photo-{number}", photo)
+    wait_for_photos(page, tab)
+
+
+def wait_for_photos(page, tab: str) -> None:
+    for number in (1, 2):
+        page.wait_for_selector(f"#{tab}-photo-{number} img")
+
+
+def refused(page, tab: str) -> str:
+    """What the visitor reads after starting a job that cannot be done: on top, and where results would be."""
+    page.wait_for_timeout(1500)  # until the server has the uploads
+    page.click(f"#{tab}-start")
+    message = page.locator(".toast-body, [data-testid=toast-body]").first
+    message.wait_for()
+    page.wait_for_timeout(700)  # until it has slid in
+    below = answer(page, f"{tab}-status", "⚠").removeprefix("⚠").strip()
+    assert below in " ".join(message.inner_text().split())
+    return below
+
+
 def answer(page, place: str, words: str, before: str = "") -> str:
     """The status text at `place` once it has `words` in it and is not what was there `before`."""
     page.wait_for_function(
@@ -120,9 +143,7 @@ def test_match_two_uploads(page, address, photos, tmp_path):
     began = time.monotonic()
     page.goto(address)
     page.wait_for_selector("#match-start")
-    for number, photo in enumerate(photos, start=1):
-        upload(page, f"match-photo-{number}", photo)
-        page.wait_for_selector(f"#match-photo-{number} img")
+    upload_pair(page, "match", photos)
     page.get_by_role("radio", name="one look").check()
     keep(page, "start", full_page=True)
     began = time.monotonic()
@@ -146,16 +167,38 @@ def test_match_two_uploads(page, address, photos, tmp_path):
     keep(page, "match", full_page=True)
 
 
-def test_match_an_example_thoroughly(page, address):
+def test_a_turned_photo_is_found_by_a_search(page, address, photos, tmp_path):
+    turned = tmp_path / "turned.jpg"
+    Image.open(photos[0]).transpose(Image.Transpose.ROTATE_90).save(turned, quality=95)
+    page.goto(address)
+    page.wait_for_selector("#match-start")
+    upload_pair(page, "match", (photos[0], turned))
+    choose_resolution(page, "320")
+    page.click("#match-start")
+    words = answer(page, "match-status", "overlap score")
+    report(f"a turned photo: {words}")
+    assert int(words.split(" looks")[0].split()[-1]) >= 8  # one, two zooms each way, three turns
+    assert "the same place" in words.split("overlap score")[1]
+    page.wait_for_selector("#match-files a")
+    with page.expect_download() as download:
+        page.locator("#match-files a").first.click()
+    download.value.save_as(tmp_path / "matches.npz")
+    matches = Matches.load(tmp_path / "matches.npz")
+    expected = np.stack([matches.points0[:, 1], 740 - matches.points0[:, 0]], axis=1)
+    assert np.median(np.linalg.norm(matches.points1 - expected, axis=1)) < 2
+    page.wait_for_timeout(1000)
+    keep(page, "match-turned", full_page=True)
+
+
+def test_match_an_example(page, address):
     page.goto(address)
     page.get_by_role("button", name="Example: courtyard, day and night").first.click()
-    for number in (1, 2):
-        page.wait_for_selector(f"#match-photo-{number} img")
+    wait_for_photos(page, "match")
     began = time.monotonic()
     page.click("#match-start")
     words = answer(page, "match-status", "overlap score")
     report(f"match at 512 pixels, thoroughly: {time.monotonic() - began:.1f} s: {words}")
-    assert int(words.split(" looks")[0].split()[-1]) >= 2
+    assert float(words.split("overlap score ")[1].split(":")[0]) > 0.9
     page.wait_for_selector("#match-picture img")
     page.wait_for_timeout(1000)
     keep(page, "match-day-night", full_page=True)
@@ -164,9 +207,7 @@ def test_match_an_example_thoroughly(page, address):
 def test_click_explains_and_another_click_changes_the_answer(page, address, photos):
     page.goto(address)
     page.get_by_role("tab", name="Explain").click()
-    for number, photo in enumerate(photos, start=1):
-        upload(page, f"explain-photo-{number}", photo)
-        page.wait_for_selector(f"#explain-photo-{number} img")
+    upload_pair(page, "explain", photos)
     image = page.locator("#explain-photo-1 img")
     answers, pictures = [], []
     for x, y in ((0.3, 0.3), (0.7, 0.6), (0.45, 0.5)):
@@ -199,25 +240,17 @@ def test_bad_uploads_get_a_clear_message(page, address, photos, huge_png, tmp_pa
     upload(page, "match-photo-1", broken if kind == "broken" else huge_png)
     upload(page, "match-photo-2", photos[1])
     page.wait_for_selector("#match-photo-2 img")
-    page.wait_for_timeout(1500)
-    page.click("#match-start")
-    message = page.locator(".toast-body, [data-testid=toast-body]").first
-    message.wait_for()
-    words = message.inner_text()
+    words = refused(page, "match")
     assert "photo 1" in words
     assert ("20000" in words.replace(",", "")) == (kind == "huge")
     assert str(tmp_path) not in words
-    assert "photo 1" in answer(page, "match-status", "⚠")
-    page.wait_for_timeout(700)  # until it has slid in
     keep(page, f"refused-{kind}")
 
 
 def test_a_job_can_be_cancelled(page, address, photos):
     page.goto(address)
     page.wait_for_selector("#match-start")
-    for number, photo in enumerate(photos, start=1):
-        upload(page, f"match-photo-{number}", photo)
-        page.wait_for_selector(f"#match-photo-{number} img")
+    upload_pair(page, "match", photos)
     choose_resolution(page, "1024")
     page.click("#match-start")
     answer(page, "match-status", "…")
@@ -267,8 +300,7 @@ def test_stylize_a_bundled_pair_then_weaker_then_refuse_another_place(page, addr
     page.goto(address)
     page.get_by_role("tab", name="Stylize").click()
     page.get_by_role("button", name="Example: courtyard, day to night").click()
-    for number in (1, 2):
-        page.wait_for_selector(f"#stylize-photo-{number} img")
+    wait_for_photos(page, "stylize")
     began = time.monotonic()
     page.click("#stylize-start")
     words = answer(page, "stylize-status", "pair score")
@@ -293,14 +325,9 @@ def test_stylize_a_bundled_pair_then_weaker_then_refuse_another_place(page, addr
     page.locator("#stylize-photo-2").get_by_label("Remove Image").click()
     upload(page, "stylize-photo-2", photos[1])
     page.wait_for_selector("#stylize-photo-2 img")
-    page.wait_for_timeout(1500)
-    page.click("#stylize-start")
-    message = page.locator(".toast-body, [data-testid=toast-body]").first
-    message.wait_for()
-    assert "pair score" in message.inner_text()
-    assert "stylize all the same" in message.inner_text()
-    assert "pair score" in answer(page, "stylize-status", "⚠")
-    page.wait_for_timeout(700)
+    words = refused(page, "stylize")
+    assert "pair score" in words
+    assert "stylize all the same" in words
     keep(page, "stylize-refused")
 
 

@@ -41,3 +41,17 @@ def test_an_unknown_figure_is_refused(script, capsys):
     with pytest.raises(SystemExit):
         script.main(["portrait"])
     assert "there is no figure portrait" in capsys.readouterr().err
+
+
+def test_the_app_is_shown_as_the_browser_tests_saw_it(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(script, "SCREENSHOTS", tmp_path / "screenshots")
+    asked = ["app", "--output", str(tmp_path / "figures"), "--device", "cpu"]
+    assert script.main(asked) == 1
+    assert "run: make test-browser" in capsys.readouterr().err
+    (tmp_path / "screenshots").mkdir()
+    for name in ("match-day-night", "explain-2", "reconstruct", "stylize"):
+        Image.new("RGB", (600, 400), (200, 30, 30)).save(tmp_path / "screenshots" / f"{name}.png")
+    assert script.main(asked) == 0
+    made = {path.name: Image.open(path).size for path in (tmp_path / "figures").iterdir()}
+    names = ("app_explain.jpg", "app_match.jpg", "app_reconstruct.jpg", "app_stylize.jpg")
+    assert made == dict.fromkeys(names, (300, 200))

@@ -20,9 +20,8 @@ from coam.app.limits import DEFAULT_LIMITS, Limits
 from coam.app.page_parts import (
     MATCH_EXAMPLES,
     ONE_JOB,
-    example_buttons,
     framed,
-    photo_input,
+    photo_pair,
     picture_output,
     refusal,
     result_folder,
@@ -74,12 +73,7 @@ def _has_reconstruction() -> bool:
 
 
 def _match_tab(gradio: Any, engine: Engine) -> None:
-    with gradio.Row():
-        photos = [
-            photo_input(gradio, "photo 1", "match-photo-1"),
-            photo_input(gradio, "photo 2", "match-photo-2"),
-        ]
-    example_buttons(gradio, photos, MATCH_EXAMPLES)
+    photos = photo_pair(gradio, "match", ("photo 1", "photo 2"), MATCH_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
         most = gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
@@ -137,12 +131,7 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
 
 def _explain_tab(gradio: Any, engine: Engine) -> None:
     gradio.Markdown("Choose two photos, then **click a point in photo 1**: what does the network look at?")
-    with gradio.Row():
-        photos = [
-            photo_input(gradio, "photo 1: click a point", "explain-photo-1"),
-            photo_input(gradio, "photo 2", "explain-photo-2"),
-        ]
-    example_buttons(gradio, photos, MATCH_EXAMPLES)
+    photos = photo_pair(gradio, "explain", ("photo 1: click a point", "photo 2"), MATCH_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
         maps = gradio.Checkbox(label="also show distinctiveness", value=False)

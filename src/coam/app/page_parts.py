@@ -19,6 +19,17 @@ Examples = dict[str, Callable[[], tuple[Path, Path]]]  # title -> where the two 
 ONE_JOB = "one-job"  # all work shares one queue, one job at a time
 
 
+def photo_pair(gradio: Any, tab: str, labels: tuple[str, str], examples: Examples) -> list[Any]:
+    """Two places for photos side by side, called `tab`-photo-1 and -2, and buttons that fill them."""
+    with gradio.Row():
+        photos = [
+            photo_input(gradio, label, f"{tab}-photo-{number}")
+            for number, label in enumerate(labels, start=1)
+        ]
+    example_buttons(gradio, photos, examples)
+    return photos
+
+
 def photo_input(gradio: Any, label: str, name: str) -> Any:
     """A place for one photo. The file goes to `Engine.read` as it is, which opens it with its guards."""
     photo = gradio.Image(

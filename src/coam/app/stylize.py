@@ -12,8 +12,7 @@ from coam.app.engine import Engine
 from coam.app.page_parts import (
     ONE_JOB,
     STYLE_EXAMPLES,
-    example_buttons,
-    photo_input,
+    photo_pair,
     picture_output,
     refusal,
     result_folder,
@@ -31,12 +30,8 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
         "**VIEW** keeps its view and takes the light and colours of **STYLE**. "
         "Both photos must show the same place."
     )
-    with gradio.Row():
-        photos = [
-            photo_input(gradio, "VIEW: what is shown", "stylize-photo-1"),
-            photo_input(gradio, "STYLE: its light and colours", "stylize-photo-2"),
-        ]
-    example_buttons(gradio, photos, STYLE_EXAMPLES)
+    labels = ("VIEW: what is shown", "STYLE: its light and colours")
+    photos = photo_pair(gradio, "stylize", labels, STYLE_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
         strength = gradio.Slider(
