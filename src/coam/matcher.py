@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coam.backends import open_network
-from coam.backends.batches import decode_pairs
+from coam.backends.batches import decode_pairs, split_encoded
 from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
@@ -90,7 +90,7 @@ class Matcher:
         from one look at the pair.
         """
         start = time.perf_counter()
-        a, b = self.prepare(image0), self.prepare(image1)
+        a, b = self._prepare_both(image0, image1)
         wanted = None if keypoints0 is None else _checked_keypoints(keypoints0, a.image.size)
         dense = self.network.decode(a.encoded, b.encoded)
         if wanted is None:
@@ -119,8 +119,7 @@ class Matcher:
         """Read, resize and encode a photo, for use in many pairs."""
         if isinstance(source, PreparedImage):
             return source
-        image = load_image(source)
-        resized = resize_for_model(image.rgb, self.config.resolution, squash=self.config.squash)
+        image, resized = self._read(source)
         return PreparedImage(image, resized, self.network.encode(resized.tensor))
 
     @torch.inference_mode()
@@ -176,6 +175,29 @@ class Matcher:
         return other
 
     # ---- how it is done
+
+    def _read(self, source: ImageLike) -> tuple[LoadedImage, ResizedImage]:
+        image = load_image(source)
+        return image, resize_for_model(image.rgb, self.config.resolution, squash=self.config.squash)
+
+    def _prepare_both(
+        self, source0: ImageLike | PreparedImage, source1: ImageLike | PreparedImage
+    ) -> tuple[PreparedImage, PreparedImage]:
+        """Two photos; on CUDA, where a small network is mostly waiting, those of one size as one batch."""
+        if (
+            isinstance(source0, PreparedImage)
+            or isinstance(source1, PreparedImage)
+            or self.device.type != "cuda"
+        ):
+            return self.prepare(source0), self.prepare(source1)
+        photos = self._read(source0), self._read(source1)
+        tensors = [resized.tensor for _, resized in photos]
+        encoded = (
+            split_encoded(self.network.encode(torch.cat(tensors)))
+            if tensors[0].shape == tensors[1].shape
+            else [self.network.encode(tensor) for tensor in tensors]
+        )
+        return PreparedImage(*photos[0], encoded[0]), PreparedImage(*photos[1], encoded[1])
 
     def _cached(self, source: ImageLike) -> PreparedImage:
         if not isinstance(source, str | Path):

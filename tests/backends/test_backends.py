@@ -1,6 +1,7 @@
 """Every backend against the network as it was trained, on real photos."""
 
 from functools import lru_cache
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import coam
 from coam import samples
 from coam.backends import BACKENDS, Network, fastest_backend, has_native_bfloat16, open_network
 from coam.backends.batches import decode_pairs, split_dense, split_encoded, stack_encoded
@@ -213,3 +215,22 @@ def test_precision_in_bfloat16_is_that_of_float32(file):
         shares = [(found <= limit).mean() for found in pooled.values()]
         assert abs(shares[0] - shares[1]) <= tolerance, (limit, shares)
         assert shares[0] > 0.85
+
+
+def test_what_is_batched_on_cuda_gives_the_same_matches(monkeypatch):
+    """The branches for CUDA, run on the CPU: photos of one size encoded together, pairs decoded together."""
+    pair = samples.motorcycle()
+    matcher = coam.load_matcher(device="cpu", resolution=160, looks="once", backend="float32")
+    left, right = (np.asarray(Image.open(path).convert("RGB")) for path in (pair.left, pair.right))
+    sources = [(left, right), (right, left), (left[:, :300], right)]
+    expected = [matcher.match(*source) for source in sources]
+    monkeypatch.setattr(matcher, "device", SimpleNamespace(type="cuda"))
+    with torch.inference_mode():
+        together = [matcher._prepare_both(*source) for source in sources]
+    many = list(matcher.match_many(sources))
+    monkeypatch.undo()
+    for prepared, batched, alone in zip(together, many, expected, strict=True):
+        for found in (batched, matcher.match(*prepared)):
+            assert len(alone) > 50
+            common = np.intersect1d(found.ids0 * 10**6 + found.ids1, alone.ids0 * 10**6 + alone.ids1)
+            assert len(common) >= 0.99 * len(alone)
