@@ -5,7 +5,7 @@ import torch
 from toy_pictures import described
 
 from coam.models.outputs import DenseDescriptors
-from coam.stylization.sampled import confidence_of, find_flow, sample_by_flow
+from coam.stylization.sampled import _averaged, confidence_of, find_flow, sample_by_flow
 
 ROWS, COLUMNS = 12, 16
 
@@ -113,3 +113,13 @@ def test_a_batch_gives_what_its_pairs_give_one_by_one() -> None:
         torch.testing.assert_close(batch.points[i], alone.points[0])
         torch.testing.assert_close(batch.evidence[i], alone.evidence[0], atol=1e-5, rtol=1e-4)
         assert batch.statistics(i) == pytest.approx(alone.statistics(), rel=1e-4)
+
+
+def test_jitter_is_averaged_and_an_edge_between_two_motions_stays() -> None:
+    own = torch.stack(torch.meshgrid(torch.arange(40.0), torch.arange(30.0), indexing="xy"), dim=-1)
+    points = own * 2 + 0.5
+    points[:, 20:] += 25.0  # the right half moves elsewhere
+    noise = 0.8 * torch.randn(points.shape, generator=torch.Generator().manual_seed(0))
+    averaged = _averaged((points + noise)[None], 2)[0]
+    assert (averaged - points).abs().mean() < 0.35 * noise.abs().mean()
+    assert (averaged - points)[:, 18:22].abs().max() < 2.0

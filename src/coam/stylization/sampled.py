@@ -2,7 +2,8 @@
 
 As in the paper, the best match of EVERY position is taken, without asking that it be mutual. It is found cell
 by cell (`cells`); a cell whose match leaves those of its neighbours must be clearly better than the place
-they propose; the fine stage then places every second pixel. Positions are pixels of the resized photos.
+they propose; the fine stage then places every second pixel, and places that nearly agree with those around
+them are averaged with them. Positions are pixels of the resized photos.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ CELL = 4  # pixels: descriptors are compared at most this densely
 FINE_RADIUS = 2  # cells of the fine map around a match in which it is sought
 NEIGHBOURS = 5  # x 5 cells propose a place together (their median)
 CLEARLY_BETTER = 0.12  # of cosine similarity, that a match needs over the place its neighbours propose
+AVERAGED = 5  # x 5 fine cells are averaged ...
+NEARLY_AGREE = 4.0  # ... where their shifts differ by less than so many pixels
 VOTES = 2  # how often neighbours are asked
 EVIDENCE = ("similarity", "distinctiveness", "probability", "coherence")
 
@@ -86,7 +89,7 @@ def find_flow(dense0: DenseDescriptors, dense1: DenseDescriptors, temperature: f
     near = cell_centres(columns1, rows1, CELL, cells1.device)[index1]
     points, stride = _to_fine(dense0, dense1, near.view(batch, rows0, columns0, 2))
     return DenseFlow(
-        points,
+        _averaged(points, stride),
         stride,
         torch.stack(evidence, dim=1).view(batch, -1, rows0, columns0),
         matched,
@@ -166,6 +169,26 @@ def _to_fine(dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor) -
         for i in range(len(near))
     ]
     return torch.stack(refined).view(-1, height, width, 2), stride
+
+
+def _averaged(points: Tensor, stride: int) -> Tensor:
+    """Places (B, h, w, 2), each the mean of what the cells around it say that move nearly as it does.
+
+    Matches jitter by about a pixel; the edge between two motions stays an edge.
+    """
+    height, width = points.shape[1:3]
+    own = cell_centres(width, height, stride, points.device).view(height, width, 2)
+    reach = AVERAGED // 2
+    shift = (points - own).permute(0, 3, 1, 2)
+    around = F.pad(shift, (reach,) * 4, mode="replicate")
+    total, count = torch.zeros_like(shift), torch.zeros_like(shift[:, :1])
+    for row in range(AVERAGED):
+        for column in range(AVERAGED):
+            other = around[:, :, row : row + height, column : column + width]
+            agrees = ((other - shift) ** 2).sum(dim=1, keepdim=True) < NEARLY_AGREE**2
+            total += other * agrees
+            count += agrees
+    return (total / count).permute(0, 2, 3, 1) + own
 
 
 def sample_by_flow(style: Tensor, flow: DenseFlow, size: tuple[int, int]) -> SampledImage:
