@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "export": {"models"},
     "backends": {"models", "export"},
     "matcher": {"backends", "dense_matching", "looks", "matching", "models", "images", "geometry"},
+    "graphed_matching": {"backends", "dense_matching", "matching", "models"},
     "tiles": {"matcher", "matching", "images"},
     "viz": {"geometry", "images", "matcher"},
     "data": {"geometry", "models"},

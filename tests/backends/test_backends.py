@@ -13,7 +13,7 @@ import coam
 from coam import samples
 from coam.backends import BACKENDS, Network, fastest_backend, has_native_bfloat16, open_network
 from coam.backends.batches import decode_pairs, split_dense, split_encoded, stack_encoded
-from coam.backends.cuda_graphs import GraphedNetwork
+from coam.backends.cuda_graphs import USES_BEFORE_RECORDING, GraphedNetwork, Recorder
 from coam.backends.folded import FoldedNetwork
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
 from coam.errors import ConfigError
@@ -234,3 +234,13 @@ def test_what_is_batched_on_cuda_gives_the_same_matches(monkeypatch):
             assert len(alone) > 50
             common = np.intersect1d(found.ids0 * 10**6 + found.ids1, alone.ids0 * 10**6 + alone.ids1)
             assert len(common) >= 0.99 * len(alone)
+
+
+def test_a_shape_is_recorded_only_when_it_comes_again():
+    recorder = Recorder()
+    for _ in range(USES_BEFORE_RECORDING):
+        results = recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(3)])
+        torch.testing.assert_close(results[0], torch.full((3,), 2.0))
+    assert len(recorder._recordings) == 0
+    recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(4)])  # another shape counts for itself
+    assert sorted(recorder._uses.values()) == [1, USES_BEFORE_RECORDING]

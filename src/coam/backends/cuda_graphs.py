@@ -6,6 +6,7 @@ times as long as they run. A CUDA graph starts them all at once.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,21 +40,27 @@ class Recorder:
         self._kept = kept
         self._recordings: OrderedDict[tuple[Any, ...], _Recording] = OrderedDict()
         self._uses: Counter[tuple[Any, ...]] = Counter()
+        self._alone = threading.Lock()  # a recording has one set of inputs
 
     def __call__(
         self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]
     ) -> list[Tensor]:
         """function(inputs) as tensors of the caller's own; `key` tells functions apart."""
-        full_key = (*key, *(tensor.shape for tensor in inputs))
-        if full_key not in self._recordings:
-            self._uses[full_key] += 1
-            if self._uses[full_key] <= USES_BEFORE_RECORDING:
+        with self._alone:
+            return self._call((*key, *(tensor.shape for tensor in inputs)), function, inputs)
+
+    def _call(
+        self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        if key not in self._recordings:
+            self._uses[key] += 1
+            if self._uses[key] <= USES_BEFORE_RECORDING:
                 return function(inputs)
-            self._recordings[full_key] = _record(function, inputs)
+            self._recordings[key] = _record(function, inputs)
             while len(self._recordings) > self._kept:
                 self._recordings.popitem(last=False)
-        self._recordings.move_to_end(full_key)
-        recording = self._recordings[full_key]
+        self._recordings.move_to_end(key)
+        recording = self._recordings[key]
         torch._foreach_copy_(recording.inputs, list(inputs))
         recording.graph.replay()
         results = [torch.empty_like(output) for output in recording.outputs]
@@ -70,7 +77,8 @@ def _record(function: TensorFunction, inputs: Sequence[Tensor]) -> _Recording:
             function(own)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads may use the device meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = function(own)
     return _Recording(graph, own, outputs)
 
