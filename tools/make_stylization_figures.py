@@ -47,7 +47,7 @@ def strengths(stylizer: Stylizer, out: Path) -> None:
 def styles(stylizer: Stylizer, out: Path) -> None:
     """One VIEW in the style of a photo and of its grey, warm and pale copies: what STYLE has, no more."""
     yard = samples.courtyard()
-    with Image.open(yard.image("day_05")) as opened:
+    with Image.open(yard.image("day_06")) as opened:
         style = np.asarray(opened.convert("RGB")).astype(np.float32) / 255
     light = style @ np.array([0.299, 0.587, 0.114], np.float32)
     looks = {
