@@ -83,11 +83,13 @@ def test_min_score_keeps_the_better_ones(run: Run, pair: Pair, tmp_path: Path) -
     assert len(Matches.load(tmp_path / "some.npz")) == int((scores >= np.float32(limit)).sum())
 
 
-def test_rotations_and_preset_reach_the_matcher(run: Run, pair: Pair, tmp_path: Path) -> None:
-    turned = tmp_path / "turned.png"
-    Image.open(pair[1]).transpose(Image.Transpose.ROTATE_90).save(turned)
-    result = run("match", pair[0], turned, *SMALL, "--rotations", "--json")
-    assert json.loads(result.stdout)["quarter_turns"] == 3
+def test_looks_and_preset_reach_the_matcher(run: Run, pair: Pair, tmp_path: Path) -> None:
+    once, search = (run("match", *pair, *SMALL, "--looks", looks, "--json") for looks in ("once", "search"))
+    assert json.loads(once.stdout)["looks"] == 1
+    assert json.loads(search.stdout)["looks"] > 1  # aligned where the geometry is found, else the search
+    refused = run("match", *pair, *SMALL, "--looks", "sideways")
+    assert refused.exit_code == 2
+    assert "once, align, search" in refused.output
     result = run("match", *pair, *SMALL, "--preset", "paper", "-o", tmp_path / "paper.npz")
     assert result.exit_code == 0, result.output
     assert Matches.load(tmp_path / "paper.npz").grid0.columns == 128
