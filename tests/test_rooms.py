@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "dense_matching": {"matching", "models"},
     "export": {"models"},
     "backends": {"models", "export"},
+    "looks": {"geometry", "images"},
     "matcher": {"backends", "dense_matching", "looks", "matching", "models", "images", "geometry"},
     "graphed_matching": {"backends", "dense_matching", "matching", "models"},
     "tiles": {"matcher", "matching", "images"},
@@ -31,7 +32,18 @@ MAY_IMPORT = {
     "sfm": {"geometry", "images", "viz"},
     "distributed": {"sfm"},
     "evaluation": {"matcher", "matching", "sfm", "geometry", "images", "viz"},
-    "app": {"matcher", "models", "images", "samples", "viz"},
+    "stylization": {
+        "data",
+        "geometry",
+        "images",
+        "matcher",
+        "matching",
+        "models",
+        "storage",
+        "training",
+        "viz",
+    },
+    "app": {"dense_matching", "matcher", "models", "images", "samples", "stylization", "viz"},
 }
 
 
