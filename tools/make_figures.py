@@ -109,9 +109,9 @@ def clear_point(matches: Matches) -> tuple[float, float]:
 
 
 def figure_distinctiveness(make: Maker) -> list[Path]:
-    """Where matches are trusted, on the real pair."""
-    pair = samples.motorcycle()
-    one = make.matcher.explain(pair.left, pair.right, (0.0, 0.0))
+    """Where matches are trusted, day against night: not in the sky, not where only one picture looks."""
+    yard = samples.courtyard()
+    one = make.matcher.explain(yard.image(DAY), yard.image(NIGHT), (0.0, 0.0))
     picture = draw_distinctiveness((one.image0, one.image1), (one.distinctiveness0, one.distinctiveness1))
     return [make.save(picture, "distinctiveness")]
 
@@ -127,7 +127,8 @@ def figure_alignment(make: Maker) -> list[Path]:
 
 def figure_scene(make: Maker) -> list[Path]:
     """The courtyard reconstructed from its twelve pictures by day."""
-    from coam.sfm.pipeline import load_model, run_sfm, scene_cameras
+    from coam.sfm.model_files import scene_cameras
+    from coam.sfm.pipeline import load_model, run_sfm
 
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "photos"

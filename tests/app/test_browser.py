@@ -167,7 +167,7 @@ def test_match_two_uploads(page, address, photos, tmp_path):
     keep(page, "match", full_page=True)
 
 
-def test_a_turned_photo_is_found_by_a_search(page, address, photos, tmp_path):
+def test_a_turned_photo_is_looked_at_again(page, address, photos, tmp_path):
     turned = tmp_path / "turned.jpg"
     Image.open(photos[0]).transpose(Image.Transpose.ROTATE_90).save(turned, quality=95)
     page.goto(address)
@@ -177,7 +177,7 @@ def test_a_turned_photo_is_found_by_a_search(page, address, photos, tmp_path):
     page.click("#match-start")
     words = answer(page, "match-status", "overlap score")
     report(f"a turned photo: {words}")
-    assert int(words.split(" looks")[0].split()[-1]) >= 8  # one, two zooms each way, three turns
+    assert int(words.split(" looks")[0].split()[-1]) >= 2  # as it is, and turned back
     assert "the same place" in words.split("overlap score")[1]
     page.wait_for_selector("#match-files a")
     with page.expect_download() as download:

@@ -34,9 +34,7 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
     photos = photo_pair(gradio, "stylize", labels, STYLE_EXAMPLES)
     with gradio.Row():
         settings = settings_row(gradio, engine)
-        strength = gradio.Slider(
-            0, 1, value=1, step=0.05, label="strength (0: VIEW itself)", elem_id="stylize-strength"
-        )
+        strength = gradio.Slider(0, 1, value=1, step=0.05, label="strength", elem_id="stylize-strength")
         force = gradio.Checkbox(
             label="stylize all the same", info="even if the photos seem to show different places",
             elem_id="stylize-force",

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from coam.geometry.coordinates import resize_points
 from coam.viz.canvas import GAP, as_rgb, draw_dots, font, resize
 from coam.viz.colours import ACCENT, INK, PAPER, ByteImage
-from coam.viz.maps import blend_heat, value_range
+from coam.viz.maps import THIN, blend_heat, value_range
 
 if TYPE_CHECKING:
     from coam.matcher import Explanation
@@ -44,7 +44,7 @@ def draw_explanation(
         maps = [explanation.distinctiveness0, explanation.distinctiveness1]
         low, high = value_range(list(maps))
         for number, (photo, values) in enumerate(zip((photo0, photo1), maps, strict=True), start=1):
-            heated = blend_heat(photo, values, low, high)
+            heated = blend_heat(photo, values, low, high, THIN)
             panels.append((f"photo {number}: distinctiveness {low:.2f} to {high:.2f}", heated))
     upright = photo0.shape[1] + photo1.shape[1] < 2.2 * panel_height
     return panel_grid(panels, columns=4 if upright else 2)

@@ -14,6 +14,8 @@ from coam.types import FloatArray
 from coam.viz.canvas import Swatch, as_rgb, fitted, lay_out, paste_pair, resize, with_caption
 from coam.viz.colours import ByteImage, colour_table, colourise
 
+THIN = 0.6  # most of a distinctiveness map is high: a thicker layer would hide the photo
+
 
 def blend_heat(
     image: ByteImage, values: npt.NDArray[Any], low: float, high: float, strength: float = 0.85
@@ -60,7 +62,7 @@ def draw_distinctiveness(
     place = lay_out(size0, size1, "auto", width)
     low, high = value_range(list(maps))
     heated = [
-        blend_heat(resize(photo, shown), values, low, high)
+        blend_heat(resize(photo, shown), values, low, high, THIN)
         for photo, values, shown in zip(photos, maps, (place.shown0, place.shown1), strict=True)
     ]
     canvas = paste_pair(place, heated[0], heated[1])
