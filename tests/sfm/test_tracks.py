@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import least_squares
 from toy_scene import OracleMatcher, Scene
 
-from coam.sfm.keypoints import Keypoints, Links, strongest_links
+from coam.sfm.keypoints import Keypoints, Links, links_of_strong_pairs, strongest_links
 from coam.sfm.tracks import (
     Measurements,
     MergeOptions,
@@ -197,3 +197,15 @@ def test_strongest_links_keep_the_longest_tracks_of_every_pair():
     assert strongest_links(keypoints, links, 2).held.all()
     refused = replace(links, held=np.array([False, True, True, True]))
     assert strongest_links(keypoints, refused, 1).held.tolist() == [False, True, True, True]
+
+
+def test_pairs_with_little_evidence_are_left_out_but_every_photo_keeps_its_best():
+    """a-b 10 links, b-c 10 links, a-c 2 links; d hangs on c by one link."""
+    pairs = (("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"))
+    start = np.array([0, 10, 12, 22, 23])
+    nodes = np.arange(23)
+    edges = Measurements(nodes, nodes, np.zeros((23, 2)), np.tile(np.eye(2), (23, 1, 1)), np.full(23, 0.5))
+    links = Links(pairs, start, edges, np.ones(23, np.bool_))
+    kept = links_of_strong_pairs(links, 0.25).held
+    assert [bool(kept[links.of(pair)].all()) for pair in range(4)] == [True, False, True, True]
+    assert links_of_strong_pairs(links, 0.2).held.all()

@@ -10,8 +10,8 @@ own, with its default settings, exhaustive matching and the same incremental map
 quantity: a wrong model can have more points than a right one. So poses are compared after the models were
 laid over each other. Where SCENE/sparse (beside SCENE/images) holds a COLMAP model of true poses, photos are
 right within 5 % of its size and 5 degrees, and the others wrong. Elsewhere the table says how many of the
-photos that both methods have registered they put in the same place: two methods that know nothing of each other do
-not make the same mistake. report.json names the others: look at those.
+photos that both methods have registered they put in the same place: two methods that know nothing of each
+other do not make the same mistake. report.json names the others: look at those.
 """
 
 from __future__ import annotations

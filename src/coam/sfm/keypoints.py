@@ -171,6 +171,27 @@ def strongest_links(keypoints: Keypoints, links: Links, per_pair: int) -> Links:
     return replace(links, held=within & needed[number])
 
 
+def links_of_strong_pairs(links: Links, share: float) -> Links:
+    """Links of the pairs whose evidence is at least `share` of the best that one of their photos has.
+
+    Evidence is the sum of the weights of a pair's links. Every photo keeps its best pair. What is left is
+    what photos share that were taken side by side; look-alike places are not among it.
+    """
+    edges = links.measurements
+    held = np.where(links.held, edges.weights, 0.0)
+    evidence = np.add.reduceat(np.append(held, 0.0), links.start[:-1]) if links.pairs else np.zeros(0)
+    evidence[np.diff(links.start) == 0] = 0.0  # reduceat gives the next element for an empty part
+    best: dict[str, float] = {}
+    for pair, value in zip(links.pairs, evidence, strict=True):
+        for name in pair:
+            best[name] = max(best.get(name, 0.0), float(value))
+    strong = [
+        value >= share * min(best[pair[0]], best[pair[1]])
+        for pair, value in zip(links.pairs, evidence, strict=True)
+    ]
+    return replace(links, held=links.held & np.repeat(np.array(strong, np.bool_), np.diff(links.start)))
+
+
 def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
     """Write keypoints (.h5): what lifts new matches of a photo to the 3D points of a model."""
     import h5py

@@ -57,13 +57,16 @@ def contradicted(
     """Photos most of whose verified pairs disagree with the model: name -> (disagreeing pairs, all its
     pairs).
 
-    A pair disagrees when less than half of its own inliers fit the model's poses and intrinsics.
+    A pair disagrees when less than half of its own inliers fit the model's poses and intrinsics. Pairs count
+    by the scores of their inliers: a street looks alike for a hundred metres, but never as much as from the
+    next step.
     """
     poses = model_poses(model)
     cameras = {model.image(i).name: model.image(i).camera for i in model.reg_image_ids()}
     lenient = replace(options, max_error=2 * options.max_error, min_inliers=1)
     wrong: dict[str, int] = {}
     total: dict[str, int] = {}
+    balance: dict[str, float] = {}  # evidence against the place of a photo, less that for it
     for (first, second), geometry in verified.items():
         if not geometry.accepted or first not in poses or second not in poses:
             continue
@@ -75,7 +78,9 @@ def contradicted(
         for name in (first, second):
             total[name] = total.get(name, 0) + 1
             wrong[name] = wrong.get(name, 0) + int(disagrees)
-    return {name: (wrong[name], total[name]) for name in sorted(total) if 2 * wrong[name] > total[name]}
+            evidence = float(own.scores.sum())
+            balance[name] = balance.get(name, 0.0) + (evidence if disagrees else -evidence)
+    return {name: (wrong[name], total[name]) for name in sorted(total) if balance[name] > 0}
 
 
 def looks_flat(names: list[str], verified: Mapping[Pair, VerifiedPair]) -> bool:

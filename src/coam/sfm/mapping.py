@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -54,13 +55,14 @@ def quiet_colmap() -> None:
 
 
 def run_mapper(
-    database: Path,
+    databases: Sequence[Path],
     output: Path,
     options: MapperOptions,
     right_photos: Callable[[Any], int] = lambda model: int(model.num_reg_images()),
 ) -> list[Any]:
     """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
 
+    databases: the one to use, and others to try where it gives no model that explains most photos.
     right_photos: how many photos of a model are believed; attempts are judged by it, because a model that
     registers everything can be wrong.
     """
@@ -69,24 +71,34 @@ def run_mapper(
     quiet_colmap()
     output.mkdir(parents=True, exist_ok=True)
     pycolmap.set_random_seed(options.seed)
-    if options.mapper == "global":
-        return _largest_first(pycolmap.global_mapping(database, output, output, _global_options(options)))
-    if options.mapper != "incremental":
+    if options.mapper not in ("incremental", "global"):
         raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
     best: list[Any] = []
     best_value = (-1, 0)
-    enough = ENOUGH_REGISTERED * _linked_images(database)
-    for number, attempt in enumerate(ATTEMPTS):
+    enough = ENOUGH_REGISTERED * _linked_images(databases[0])
+    for number, (database, attempt) in enumerate(product(databases, ATTEMPTS)):
+        if options.mapper == "global" and attempt is not ATTEMPTS[0]:
+            continue
         work = output / str(number)
         work.mkdir()
-        settings = _incremental_options(options, attempt)
-        models = _largest_first(pycolmap.incremental_mapping(database, work, work, settings))
+        models = _largest_first(_map_once(database, work, options, attempt))
         value = (right_photos(models[0]), models[0].num_points3D()) if models else (0, 0)
         if value > best_value:
             best, best_value = models, value
         if best_value[0] >= enough:
             break
     return best
+
+
+def _map_once(database: Path, work: Path, options: MapperOptions, attempt: Attempt) -> Mapping[int, Any]:
+    import pycolmap
+
+    if options.mapper == "global":
+        found: Mapping[int, Any] = pycolmap.global_mapping(database, work, work, _global_options(options))
+        return found
+    settings = _incremental_options(options, attempt)
+    found = pycolmap.incremental_mapping(database, work, work, settings)
+    return found
 
 
 def _largest_first(models: Mapping[int, Any]) -> list[Any]:

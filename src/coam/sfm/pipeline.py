@@ -38,6 +38,7 @@ from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, req
 from coam.sfm.keypoints import (
     Keypoints,
     collect_keypoints,
+    links_of_strong_pairs,
     load_keypoints,
     place_keypoints,
     save_keypoints,
@@ -54,6 +55,9 @@ from coam.sfm.tracks import MergeOptions
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
 
 CYCLE_ERROR_OF_GUESSES = 45.0  # degrees: a guessed focal length bends right rotations by up to that much
+STRONG_SHARE = (
+    0.25  # of a photo's best pair: weaker pairs are left out where all together give no right model
+)
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 Say = Callable[[str], None]
 # (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
@@ -288,10 +292,12 @@ def build_models(
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
             (temporary / "work").mkdir(parents=True)
-            strong = strongest_links(keypoints, links, options.mapper.links_per_pair)
-            database = temporary / "work" / "database.db"
-            write_database(database, keypoints, strong, verified, cameras, camera_of)
-            found = run_mapper(database, temporary / "work", mapper, right_photos)
+            databases = [temporary / "work" / name for name in ("all.db", "strong.db")]
+            sure = links_of_strong_pairs(links, STRONG_SHARE)
+            for database, chosen in zip(databases, (links, sure), strict=True):
+                few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
+                write_database(database, keypoints, few, verified, cameras, camera_of)
+            found = run_mapper(databases, temporary / "work", mapper, right_photos)
             for index, model in enumerate(found):
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
