@@ -136,3 +136,22 @@ def test_the_packaged_recipe_and_mistakes_in_recipes(tmp_path: Path, root: Path)
         load_pairs((LightSource("absent"),), root, torch.device("cpu"), side=64, worlds=0.0)
     with pytest.raises(ConfigError, match="asks for copies"):
         load_pairs((LightSource("spots", copies=True),), root, torch.device("cpu"), side=64, worlds=0.0)
+
+
+def test_coam_train_knows_which_recipe_is_the_stylizers(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from coam.cli import build_app
+
+    told = CliRunner().invoke(
+        build_app(),
+        ["train", "stylize", "--data", str(tmp_path), "-o", str(tmp_path / "run"), "--devices", "2"],
+    )
+    assert told.exit_code == 2
+    assert "the stylizer trains on one device" in told.stderr
+    told = CliRunner().invoke(
+        build_app(),
+        ["train", "stylize", "--data", str(tmp_path), "-o", str(tmp_path / "run"), "--device", "cpu"],
+    )
+    assert told.exit_code == 2
+    assert "no such folder of photos" in told.stderr
