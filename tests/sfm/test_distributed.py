@@ -99,3 +99,34 @@ def test_local_ray_cluster_with_one_worker_killed(small, alone, tmp_path, monkey
     assert not fuse.exists()
     assert not ray.is_initialized()
     assert_same(alone, journal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["processes", "ray"])
+def test_the_shipped_model_gives_the_same_matches_everywhere(where, tmp_path):
+    """Four small real pictures, six pairs, the network itself: one process against two workers."""
+    import shutil
+
+    from coam.cli.sfm import load_for_sfm
+    from coam.samples import courtyard
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for path in courtyard().day[2:6]:
+        shutil.copy(path, photos / path.name)
+    folder = read_photo_folder(photos)
+    load_shipped = partial(load_for_sfm, None, "cpu", {"resolution": 256, "max_matches": 512})
+    pairs = exhaustive_pairs(folder.names)
+    paths, digests = {p.name: p.path for p in folder.photos}, {p.name: p.digest for p in folder.photos}
+    alone = match_pairs(load_shipped(), paths, digests, pairs, tmp_path / "alone.h5")
+    if where == "ray":
+        pytest.importorskip("ray")
+        spread = match_on_ray(
+            folder, pairs, tmp_path / "ray.h5", load_shipped, "local", workers=2, chunk_pairs=2
+        )
+    else:
+        spread = match_on_processes(
+            folder, pairs, tmp_path / "two.h5", load_shipped, workers=2, chunk_pairs=2
+        )
+    assert_same(alone, spread)
+    assert min(len(alone.read(pair).columns["ids0"]) for pair in pairs) > 100
