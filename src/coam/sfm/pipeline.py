@@ -44,7 +44,7 @@ from coam.sfm.keypoints import (
     save_keypoints,
     strongest_links,
 )
-from coam.sfm.links import contradicted, doubts
+from coam.sfm.links import contradicted, doubts, take_out_contradicted
 from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, triangulate_all
 from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
 from coam.sfm.model_files import write_model_page, write_models
@@ -299,6 +299,8 @@ def build_models(
                 write_database(database, keypoints, few, verified, cameras, camera_of)
             found = run_mapper(databases, temporary / "work", mapper, right_photos)
             for index, model in enumerate(found):
+                for name in take_out_contradicted(model, matched, verified, options.verify):
+                    say(f"{name}: taken out, most of what it shares with others contradicts its place")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
