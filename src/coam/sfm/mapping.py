@@ -62,7 +62,7 @@ def run_mapper(
 ) -> list[Any]:
     """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
 
-    databases: the one to use, and others to try where it gives no model that explains most photos.
+    databases: the one to use, and others to try where there is doubt about any photo of its model.
     right_photos: how many photos of a model are believed; attempts are judged by it, because a model that
     registers everything can be wrong.
     """
@@ -76,7 +76,7 @@ def run_mapper(
     best: list[Any] = []
     best_value = (-1, 0)
     enough = ENOUGH_REGISTERED * _linked_images(databases[0])
-    for number, (database, attempt) in enumerate(product(databases, ATTEMPTS)):
+    for number, (attempt, database) in enumerate(product(ATTEMPTS, databases)):
         if options.mapper == "global" and attempt is not ATTEMPTS[0]:
             continue
         work = output / str(number)
@@ -85,7 +85,8 @@ def run_mapper(
         value = (right_photos(models[0]), models[0].num_points3D()) if models else (0, 0)
         if value > best_value:
             best, best_value = models, value
-        if best_value[0] >= enough:
+        no_doubt = bool(models) and value[0] == models[0].num_reg_images()
+        if best_value[0] >= enough and (no_doubt or database is databases[-1]):
             break
     return best
 
