@@ -240,7 +240,9 @@ def test_a_bug_in_the_program_is_one_line_unless_asked(pair: Pair) -> None:
 
 def test_ctrl_c_ends_with_130_and_no_file(pair: Pair, tmp_path: Path) -> None:
     code = (
-        "import time, coam.cli.match as command; from coam.cli import main\n"
+        "import signal, time, coam.cli.match as command; from coam.cli import main\n"
+        # A shell that runs the tests in the background hands an ignored SIGINT down.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def wait(*a, **k): print('waiting', flush=True); time.sleep(60)\n"
         "command.check_outputs = wait; main()"
     )
