@@ -49,9 +49,7 @@ class Recorder:
         with self._alone:
             return self._call((*key, *(tensor.shape for tensor in inputs)), function, inputs)
 
-    def _call(
-        self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def _call(self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]) -> list[Tensor]:
         if key not in self._recordings:
             self._uses[key] += 1
             if self._uses[key] <= USES_BEFORE_RECORDING:

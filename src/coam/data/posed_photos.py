@@ -28,7 +28,6 @@ from coam.data.posed import (
     Views,
     concatenate_posed,
     posed_batch,
-    times,
 )
 from coam.data.resident import ResidentPhotos, apply_affine
 from coam.data.windows import CropOptions, Draw, pair_weights, place_windows
@@ -38,7 +37,7 @@ from coam.geometry.coordinates import from_colmap
 from coam.geometry.depth import intrinsics_matrix
 from coam.geometry.epipolar import fundamental_from_pose, symmetric_epipolar_distance
 from coam.geometry.pose import relative_pose_matrix, rotation_angle
-from coam.tensors import constant
+from coam.tensors import constant, times
 
 Array = npt.NDArray[Any]
 DEFAULT_CROP = CropOptions(zoom=(0.6, 1.2), max_rotation=15.0)

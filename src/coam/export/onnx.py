@@ -85,9 +85,7 @@ def export_graphs(model: DescriptorModel) -> Exported:
     )
 
 
-def _export(
-    module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str], outputs: list[str]
-) -> bytes:
+def _export(module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
     buffer = io.BytesIO()
     free = {name: {0: "batch", 2: f"{name}_height", 3: f"{name}_width"} for name in [*inputs, *outputs]}
     with warnings.catch_warnings():

@@ -197,8 +197,7 @@ def fused_choices(
     shape = shape or default_shape(descriptors0.dtype, with_sums=temperature is not None)
     slab_rows = SLAB_BLOCKS * shape.block_rows
     slabs = [
-        _search_slab(slab, descriptors1, temperature, shape)
-        for slab in torch.split(descriptors0, slab_rows)
+        _search_slab(slab, descriptors1, temperature, shape) for slab in torch.split(descriptors0, slab_rows)
     ]
     row_value = torch.cat([slab.row_value for slab in slabs])
     row_index = torch.cat([slab.row_index for slab in slabs])
