@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from coam.backends.batches import split_dense, split_encoded, stack_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
 from coam.graphed_matching import matching_for
-from coam.models.registry import load_model
+from coam.models.registry import ModelFile, load_model
 
 Row = dict[str, Any]
 BATCH = 16
@@ -93,10 +94,60 @@ def measure_pairs(
         "pair, cached, grid 256": lambda: to_host(with_grid.between(*half.decode(first, second))),
     }
     rows += [measure(name, action, size=size) for name, action in stages.items()]
-    rows.append(throughput(half, graphed, images, say))
+    rows.append(throughput(half, graphed, images, "cuda_graphs", say))
+    rows += measure_compiled(file, couples, images, matching, graphed, measure, say)
+    rows += whole_matcher(size, device, measure)
     rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
     say(str(rows[-1]))
     profile(lambda: graphed.between(*half.decode(first, second)), say)
+    return rows
+
+
+def measure_compiled(
+    file: ModelFile,
+    couples: list[tuple[Tensor, Tensor]],
+    images: list[Tensor],
+    matching: DenseMatching,
+    graphed: DenseMatching,
+    measure: Callable[..., Row],
+    say: Callable[[str], None],
+) -> list[Row]:
+    """The same for the network compiled."""
+    network = GraphedNetwork(file.model, couples[0][0].device, compiled=True)
+    plain, rows = file.model.eval(), []
+    start = time.perf_counter()
+    for which, (a, b) in enumerate(couples):
+        expected = matching.between(*plain.decode(plain.encode(a), plain.encode(b)))
+        found = matching.between(*network.decode(network.encode(a), network.encode(b)))
+        rows.append({"pair": which, "type": "float16 compiled", **agreement(found, expected)})
+        say(str(rows[-1]))
+    say(f"compiled in {time.perf_counter() - start:.0f} s")
+    a, b = couples[1]
+    first, second = network.encode(a), network.encode(b)
+
+    def cold() -> None:
+        both = split_encoded(network.encode(torch.cat([a, b])))
+        to_host(graphed.between(*network.decode(both[0], both[1])))
+
+    stages: dict[str, Callable[[], Any]] = {
+        "encode both, compiled": lambda: network.encode(torch.cat([a, b])),
+        "decode, compiled": lambda: network.decode(first, second),
+        "pair, cached, compiled": lambda: to_host(graphed.between(*network.decode(first, second))),
+        "pair, cold, compiled": cold,
+    }
+    rows += [measure(name, action, size=couples[0][0].shape[-1]) for name, action in stages.items()]
+    return [*rows, throughput(network, graphed, images, "compiled", say)]
+
+
+def whole_matcher(size: int, device: torch.device, measure: Callable[..., Row]) -> list[Row]:
+    """What users call: arrays in, `Matches` in original pixels out, with one look and with all."""
+    rows = []
+    arrays = [np.asarray(Image.open(PHOTOS / name).convert("RGB")) for name in PHOTO_NAMES]
+    for looks in ("once", "search"):
+        matcher = coam.load_matcher(device=str(device), resolution=size, looks=looks)
+        for which in (0, 2):
+            a, b = arrays[which], arrays[which + 1]
+            rows.append(measure("Matcher.match", partial(matcher.match, a, b), looks=looks, pair=which // 2))
     return rows
 
 
@@ -125,7 +176,11 @@ def agreement(found: Candidates, expected: Candidates) -> Row:
 
 
 def throughput(
-    network: GraphedNetwork, matching: DenseMatching, images: list[Tensor], say: Callable[[str], None]
+    network: GraphedNetwork,
+    matching: DenseMatching,
+    images: list[Tensor],
+    name: str,
+    say: Callable[[str], None],
 ) -> Row:
     """Pairs a second when many pairs share images: encoded once, decoded in batches."""
     encoded = split_encoded(network.encode(torch.cat(images * (BATCH // len(images)))))
@@ -144,7 +199,7 @@ def throughput(
     run()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    row = {"what": f"{PAIRS} pairs in batches of {BATCH}", "pairs_per_second": PAIRS / seconds}
+    row = {"what": f"{PAIRS} pairs in batches of {BATCH}, {name}", "pairs_per_second": PAIRS / seconds}
     say(str(row))
     return row
 

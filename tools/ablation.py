@@ -15,12 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from coam.evaluation.statistics import compare_paired
 from coam.training.config import Recipe, load_recipe
-from coam.training.held_out import SETS, THRESHOLDS, score_sets
-from coam.training.run import print_line, run_recipe
+from coam.training.held_out import SETS, THRESHOLDS, build_sets, score_source
+from coam.training.loop import build_start, make_fabric, train
+from coam.training.run import print_line
+from coam.training.sources import build_source
 
 SHOWN = 3.0  # pixels
 
@@ -44,18 +45,22 @@ def variants(base: Recipe) -> dict[str, Recipe]:
 
 
 def run(data: Path, runs: Path, seeds: int, names: list[str]) -> None:
-    """Train and measure every variant that has no figures yet."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Train and measure every variant that has no figures yet; all read one set of photos, loaded once."""
+    base = load_recipe("ablation")
+    fabric = make_fabric()
+    source, held_out = build_source(base, data, fabric.device), build_sets(data, fabric.device)
     runs.mkdir(parents=True, exist_ok=True)
     for seed in range(1, seeds + 1):
-        for name, recipe in variants(load_recipe("ablation")).items():
+        for name, recipe in variants(base).items():
             result = runs / f"{name}-{seed}.json"
             if result.exists() or (names and name not in names):
                 continue
             recipe = replace(recipe, name=f"ablation-{name}", seed=seed)
             print(f"== {name}, seed {seed}", flush=True)
-            outcome = run_recipe(recipe, data, runs / f"{name}-{seed}", report=_sometimes)
-            figures = score_sets(outcome.model, data, device)
+            start = build_start(recipe, data)
+            outcome = train(recipe, source, start.model, runs / f"{name}-{seed}", fabric, report=_sometimes)
+            model = outcome.model.to(fabric.device)
+            figures = {key: score_source(model, pairs) for key, pairs in held_out.items()}
             entry = {
                 "variant": name, "seed": seed, "steps": outcome.step, "seconds": round(outcome.seconds),
                 "pairs": {key: [asdict(pair) for pair in value] for key, value in figures.items()},

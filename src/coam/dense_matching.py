@@ -153,16 +153,17 @@ class DenseMatching:
         best = torch.sort(rank, descending=True, stable=True).indices[: 4 * self.config.max_matches]
         index0, index1, rank = mutual.index0[best], mutual.index1[best], rank[best]
         points0 = side0.points[index0]
-        points1, sharpness = self._refine(
+        found1, sharpness = self._refine(
             dense0, dense1, points0, side0.descriptors[index0], side1.index[index1]
         )
         score = rank * sharpness
         cell = max(dense0.size) / CROWDING_CELLS
         order = choose_spread(points0, score, self.config.max_matches, cell, self.config.crowding)
         order = order[score[order] >= self.config.min_score]
+        points0, points1 = points0[order], self._look_back(dense0, dense1, points0[order], found1[order])
         return Candidates(
-            points0[order],
-            points1[order],
+            points0,
+            points1,
             side0.index[index0[order]],
             side1.index[index1[order]],
             score[order].clamp(0, 1),
@@ -175,7 +176,8 @@ class DenseMatching:
         query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
         score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
         best = nearest(query, descriptors1)
-        points1, _ = self._refine(dense0, dense1, points0, query, best.index1)
+        found1, _ = self._refine(dense0, dense1, points0, query, best.index1)
+        points1 = self._look_back(dense0, dense1, points0, found1)
         score = (best.similarity * score0 * score1[best.index1]).clamp(0, 1)
         return Candidates(points0, points1, torch.full_like(best.index1, -1), best.index1, score, [])
 
@@ -197,16 +199,24 @@ class DenseMatching:
             return positions1[index1], torch.ones(len(index1), device=dense1.descriptors.device)
         if self.config.refinement == "fine":
             refined = self._seek(dense0, dense1, points0, positions1[index1])
-            # Look back from there: half of the distance by which the starting point is missed is the error of
-            # each way, because both make about the same one.
-            back = self._seek(dense1, dense0, refined.points, points0)
-            points1 = refined.points - (back.points - points0) / 2
-            return points1, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
+            return refined.points, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
         columns, rows = self._grid_shape(dense1)
         descriptors1, _ = self._on_grid(dense1, positions1)
         refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
         points1 = refine(queries, descriptors1, index1, columns, rows, positions1).points
         return points1, torch.ones(len(points1), device=dense1.descriptors.device)
+
+    def _look_back(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
+    ) -> Tensor:
+        """Refined points1 (K, 2), improved by looking for points0 (K, 2) from there.
+
+        Half of the distance by which they are missed is the error of each way: both make about the same one.
+        """
+        if self.config.refinement != "fine" or len(points1) == 0:
+            return points1
+        back = self._seek(dense1, dense0, points1, points0)
+        return points1 - (back.points - points0) / 2
 
     def _seek(
         self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, near1: Tensor
@@ -225,6 +235,10 @@ class DenseMatching:
             return self.config.grid, self.config.grid
         rows, columns = dense.descriptors.shape[-2:]
         return columns, rows
+
+    def _position_count(self, dense: DenseDescriptors) -> int:
+        columns, rows = self._grid_shape(dense)
+        return columns * rows
 
     def positions(self, dense: DenseDescriptors) -> Tensor:
         """Grid positions (N, 2) in resized pixels."""

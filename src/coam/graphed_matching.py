@@ -18,11 +18,13 @@ from torch import Tensor
 from coam.backends.cuda_graphs import Recorder
 from coam.dense_matching import CROWDING_CELLS, MIN_POSITIONS, Candidates, DenseMatching, MatcherConfig
 from coam.matching.mutual import RowChoices
-from coam.matching.pair_score import pair_statistics
+from coam.matching.pair_score import statistics_of_sums, sums_of_matches
 from coam.matching.selection import choose_spread
 from coam.models.outputs import DenseDescriptors
 
 Search = Callable[[Tensor, Tensor, float], RowChoices]
+SUMS = 4  # for the pair score
+NUMBERS = 7  # of a match: x and y in both photos, score, both indices (float32 holds whole numbers to 2^24)
 HIGHEST_TEMPERATURE = 69.0  # factor on similarities up to which the search holds its exponentials
 
 
@@ -63,23 +65,24 @@ class GraphedMatching(DenseMatching):
 
         key = ("match", dense0.size, dense1.size)
         parts = [dense0.descriptors, dense0.score, dense0.fine, dense1.descriptors, dense1.score, dense1.fine]
-        numbers, index, shares = (tensor.cpu() for tensor in self._recorder(key, match, parts))
-        score = numbers[:, 4]
-        kept = (score >= self.config.min_score) & (score >= 0)
-        known = shares[0] >= 0
-        positions = min(len(self.positions(dense)) for dense in (dense0, dense1))
+        (packed,) = self._recorder(key, match, parts)
+        packed = packed.cpu()  # the only time the host waits
+        sums, numbers = packed[:SUMS].tolist(), packed[SUMS:].view(-1, NUMBERS)
+        numbers = numbers[numbers[:, 4] >= self.config.min_score]
+        index = numbers[:, 5:].long()
+        positions = min(self._position_count(dense) for dense in (dense0, dense1))
         return Candidates(
-            numbers[kept, 0:2],
-            numbers[kept, 2:4],
-            index[kept, 0],
-            index[kept, 1],
-            score[kept].clamp(max=1),
-            pair_statistics(shares[0, known], shares[1, known], positions),
+            numbers[:, 0:2],
+            numbers[:, 2:4],
+            index[:, 0],
+            index[:, 1],
+            numbers[:, 4].clamp(max=1),
+            statistics_of_sums(sums, positions),
         )
 
     def _match(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> list[Tensor]:
-        """Chosen matches: points0, points1, score (K, 5) and indices (K, 2), negative score: none; then of
-        every position of photo 0 (2, N): the probability of its choice, -1: not mutual, and the scores."""
+        """Sums for the pair score (4,), then of each chosen match points0, points1, score (negative: none)
+        and both indices, all in one tensor, because every transfer waits."""
         positions0, positions1 = self.positions(dense0), self.positions(dense1)
         descriptors0, score0, worth0 = self._masked(dense0, positions0)
         descriptors1, score1, worth1 = self._masked(dense1, positions1)
@@ -91,13 +94,16 @@ class GraphedMatching(DenseMatching):
         best = torch.sort(rank, descending=True, stable=True).indices[: 4 * self.config.max_matches]
         index1 = chosen.index1[best]
         points0 = positions0[best]
-        points1, sharpness = self._refine(dense0, dense1, points0, descriptors0[best], index1)
+        found1, sharpness = self._refine(dense0, dense1, points0, descriptors0[best], index1)
         score = rank[best] * sharpness
         cell = max(dense0.size) / CROWDING_CELLS
         order = choose_spread(points0, score, self.config.max_matches, cell, self.config.crowding)
-        numbers = torch.cat([points0, points1, score.unsqueeze(1)], dim=1)[order]
-        index = torch.stack([best, index1], dim=1)[order]
-        return [numbers, index, torch.stack([torch.where(counts, chosen.probability, -1.0), distinct])]
+        points0 = points0[order]
+        points1 = self._look_back(dense0, dense1, points0, found1[order])
+        columns = [score[order], best[order], index1[order]]
+        numbers = torch.cat([points0, points1, torch.stack(columns, dim=1)], dim=1)
+        sums = sums_of_matches(chosen.probability, distinct, counts)
+        return [torch.cat([sums, numbers.flatten()])]
 
     def _masked(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Descriptors (N, D), scores (N,) and which are worth comparing (N,); the others are zero vectors."""

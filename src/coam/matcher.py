@@ -19,10 +19,11 @@ from torch import Tensor
 
 from coam.backends import open_network
 from coam.backends.batches import decode_pairs, split_encoded
-from coam.dense_matching import PRESETS, Candidates, DenseMatching, MatcherConfig
+from coam.dense_matching import PRESETS, Candidates, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
+from coam.graphed_matching import matching_for
 from coam.images import ImageLike, LoadedImage, ResizedImage, as_tensor, load_image, resize_for_model
 from coam.looks import HEAD_START, MOST_ALIGNED, Look, Sighting, aligned_look, judge, search_looks, show
 from coam.matching import sample_map
@@ -73,7 +74,7 @@ class Matcher:
             self.config = replace(config, grid=128)
         if self.config.refinement == "fine" and file.architecture != "stacked":
             self.config = replace(self.config, refinement="quadratic")
-        self.matching = DenseMatching(self.config, file.model.temperature.item())
+        self.matching = matching_for(self.config, file.model.temperature.item(), device)
 
     # ---- what users call
 
@@ -170,7 +171,7 @@ class Matcher:
         """The same network with other settings (fields of `MatcherConfig`) and a cache of its own."""
         other = copy.copy(self)
         other.config = replace(self.config, **options)
-        other.matching = DenseMatching(other.config, self.matching.temperature)
+        other.matching = matching_for(other.config, self.matching.temperature, self.device)
         other._cache = OrderedDict()
         return other
 

@@ -10,6 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ KEPT_GRAPHS = 8
 USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
 WARM_UPS = 2  # runs before recording, in which cuDNN chooses its algorithms
 
+Levels = Callable[..., list[Tensor]]
+Size = tuple[int, int]  # height, width
 TensorFunction = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
@@ -81,6 +84,11 @@ def _record(function: TensorFunction, inputs: Sequence[Tensor]) -> _Recording:
     return _Recording(graph, own, outputs)
 
 
+def _compile(function: Levels) -> Levels:
+    """Fewer, larger kernels; each shape of input takes half a minute when it is first seen."""
+    return torch.compile(function, dynamic=False)
+
+
 class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
@@ -89,10 +97,16 @@ class GraphedNetwork(FoldedNetwork):
     """
 
     def __init__(
-        self, model: DescriptorModel, device: torch.device, dtype: torch.dtype = torch.float16
+        self,
+        model: DescriptorModel,
+        device: torch.device,
+        dtype: torch.dtype = torch.float16,
+        compiled: bool = False,
     ) -> None:
         super().__init__(model, device, dtype)
         self._recorder = Recorder()
+        self._encode = _compile(self._encode_levels) if compiled else self._encode_levels
+        self._decode = _compile(self._decode_levels) if compiled else self._decode_levels
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
@@ -102,20 +116,20 @@ class GraphedNetwork(FoldedNetwork):
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, or of B pairs of images, each conditioned on the other."""
-        levels = len(a.levels)
-
-        def decode(inputs: Sequence[Tensor]) -> list[Tensor]:
-            first = EncodedImage(tuple(inputs[:levels]), a.size)
-            second = EncodedImage(tuple(inputs[levels:]), b.size)
-            return [part for dense in self.model.decode(first, second) for part in self._parts(dense)]
-
-        outputs = self._recorder(("decode", a.size, b.size), decode, [*a.levels, *b.levels])
+        function = partial(self._decode, size_a=a.size, size_b=b.size)
+        outputs = self._recorder(("decode", a.size, b.size), function, [*a.levels, *b.levels])
         half = len(outputs) // 2
         return self._dense(outputs[:half], a), self._dense(outputs[half:], b)
 
-    def _encode(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _encode_levels(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         image = inputs[0].to(self.dtype, memory_format=torch.channels_last)
         return list(self.model.encode(image).levels)
+
+    def _decode_levels(self, inputs: Sequence[Tensor], size_a: Size, size_b: Size) -> list[Tensor]:
+        levels = len(inputs) // 2
+        first = EncodedImage(tuple(inputs[:levels]), size_a)
+        second = EncodedImage(tuple(inputs[levels:]), size_b)
+        return [part for dense in self.model.decode(first, second) for part in self._parts(dense)]
 
     def _parts(self, dense: DenseDescriptors) -> list[Tensor]:
         fine = [] if dense.fine is None else [dense.fine]

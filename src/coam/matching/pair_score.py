@@ -7,10 +7,12 @@ in the card of its weights file; without them the answer is nan, never a guess.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 FLOOR = 1e-5  # share of confident positions below which there is nothing to tell apart
@@ -24,14 +26,25 @@ def pair_statistics(probability: Tensor, distinctiveness: Tensor, positions: int
     probability (K,): dual softmax of ALL mutual matches; distinctiveness (K,): product of the two scores of
     each; positions: the number of grid positions of the smaller image.
     """
-    if len(probability) == 0:
-        return [math.log(1 / positions), 0.0, math.log(FLOOR), 0.0]
-    confident = (probability * distinctiveness).sum() / positions
+    counts = torch.ones_like(probability, dtype=torch.bool)
+    return statistics_of_sums(sums_of_matches(probability, distinctiveness, counts).tolist(), positions)
+
+
+def sums_of_matches(probability: Tensor, distinctiveness: Tensor, counts: Tensor) -> Tensor:
+    """Number and sums of probability, distinctiveness and their product (4,) where `counts` (K,)."""
+    one = counts.float()
+    probability, distinctiveness = probability * one, distinctiveness * one
+    return torch.stack([one, probability, distinctiveness, probability * distinctiveness]).sum(dim=1)
+
+
+def statistics_of_sums(sums: Sequence[float], positions: int) -> list[float]:
+    """The statistics of `pair_statistics` from `sums_of_matches`."""
+    count, probability, distinctiveness, product = sums
     return [
-        math.log((len(probability) + 1) / positions),
-        float(probability.mean()),
-        math.log(float(confident) + FLOOR),
-        float(distinctiveness.mean()),
+        math.log((count + 1) / positions),
+        probability / max(count, 1),
+        math.log(product / positions + FLOOR),
+        distinctiveness / max(count, 1),
     ]
 
 

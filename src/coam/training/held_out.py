@@ -17,6 +17,7 @@ from coam.data.sample import PairBatch
 from coam.dense_matching import DenseMatching, MatcherConfig
 from coam.models.outputs import DenseDescriptors
 from coam.models.registry import DescriptorModel
+from coam.tensors import exact_products
 from coam.training.config import Phase, Recipe, SourceSpec
 from coam.training.sources import build_mixture
 
@@ -43,29 +44,31 @@ class PairFigures:
     matches: int
 
 
-def score_sets(
-    model: DescriptorModel, root: Path, device: torch.device, pairs: int = 64, size: int = 256, seed: int = 99
-) -> dict[str, list[PairFigures]]:
-    """Figures of every pair of every set; the pairs depend on `seed` alone."""
-    model = model.to(device).eval()
-    figures = {}
-    for name, spec in SETS.items():
-        recipe = Recipe(name, (spec,), (Phase(1, size),), wrong_pairs=0.0)
-        figures[name] = score_source(model, build_mixture(recipe, root, device), pairs, size, seed)
-    return figures
+def build_sets(root: Path, device: torch.device) -> dict[str, Mixture]:
+    """The sources of `SETS`, below `root`."""
+    return {
+        name: build_mixture(Recipe(name, (spec,), (Phase(1),), wrong_pairs=0.0), root, device)
+        for name, spec in SETS.items()
+    }
 
 
 @torch.inference_mode()
 def score_source(
-    model: DescriptorModel, source: Mixture, pairs: int, size: int, seed: int, at_once: int = 16
+    model: DescriptorModel,
+    source: Mixture,
+    pairs: int = 64,
+    size: int = 256,
+    seed: int = 99,
+    at_once: int = 16,
 ) -> list[PairFigures]:
-    """Figures of `pairs` pairs of one source."""
+    """Figures of `pairs` pairs of one source; which pairs depends on `seed` alone."""
     matching = DenseMatching(EVERYTHING, float(model.temperature))
     device = next(model.parameters()).device
     figures = []
     for start in range(0, pairs, at_once):
         generator = torch.Generator(device=device).manual_seed(seed + start)
-        batch = source.sample(min(at_once, pairs - start), size, (size // model.stride) ** 2, generator)
+        with exact_products():  # training may have left the device with rounded ones
+            batch = source.sample(min(at_once, pairs - start), size, (size // model.stride) ** 2, generator)
         dense0, dense1 = model(batch.image0, batch.image1)
         for index in range(len(batch.valid)):
             figures.append(_score(matching, _one(dense0, index), _one(dense1, index), batch, index))
