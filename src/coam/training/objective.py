@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -11,24 +9,14 @@ from coam.losses import correspondence as corr
 from coam.losses import distinctiveness as dist
 from coam.losses.fine import fine_loss
 from coam.models.outputs import DenseDescriptors
-from coam.training.config import LossSpec
+from coam.training.objective_base import ModelWithLosses
 
 BILINEAR_SPREAD = 0.45  # cells: a Gaussian this wide weighs neighbours about as bilinear interpolation does
 EXCLUDED_PIXELS = 4.0  # a negative nearer than this to the truth is none
 
 
-class Objective(nn.Module):
-    """A model with its losses; one forward pass gives everything the loop needs."""
-
-    def __init__(self, model: nn.Module, spec: LossSpec) -> None:
-        super().__init__()
-        self.model = model
-        self.spec = spec
-        self.compiled: Callable[..., tuple[DenseDescriptors, DenseDescriptors]] | None = None
-
-    def use_compiled(self, yes: bool) -> None:
-        """Run the network through torch.compile from now on, or not."""
-        self.compiled = torch.compile(self.model, dynamic=False) if yes else None
+class Objective(ModelWithLosses):
+    """The losses of pairs whose correspondences are known."""
 
     def forward(
         self,
@@ -43,11 +31,8 @@ class Objective(nn.Module):
         light: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Fields of a `PairBatch` -> losses and figures, all scalars; "loss" is the one to minimise."""
-        # Mixed precision is ours and not Fabric's, which would round the points to bfloat16 as well.
-        with torch.autocast(image0.device.type, torch.bfloat16, enabled=image0.is_cuda):
-            dense0, dense1 = (self.model if self.compiled is None else self.compiled)(image0, image1)
-        temperature = self.model.temperature
-        assert isinstance(temperature, Tensor)
+        dense0, dense1 = self.describe(image0, image1)
+        temperature = self.temperature_of()
         forth = self._one_way(dense0, dense1, points0, points1, valid, unmatched0, tolerance, temperature)
         back = self._one_way(dense1, dense0, points1, points0, valid, unmatched1, tolerance, temperature)
         result = {key: (forth[key] + back[key]) / 2 for key in forth}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from coam.errors import ConfigError
@@ -13,6 +11,7 @@ from coam.losses import epipolar as epi
 from coam.losses.correspondence import masked_mean, sample
 from coam.models.outputs import DenseDescriptors
 from coam.training.config import LossSpec
+from coam.training.objective_base import ModelWithLosses
 
 COARSE_STRIDE = 16
 RIGHT_PIXELS = 4.0  # an answer this near to its epipolar line counts as right in the log
@@ -28,20 +27,13 @@ class Answer:
     returned_spread: Tensor  # (B, L)
 
 
-class EpipolarObjective(nn.Module):
-    """A model with its losses; one forward pass gives everything the loop needs."""
+class EpipolarObjective(ModelWithLosses):
+    """The losses of pairs whose cameras are known."""
 
     def __init__(self, model: nn.Module, spec: LossSpec) -> None:
-        super().__init__()
         if not hasattr(model, "coarse_temperature"):
             raise ConfigError("the loss 'epipolar' trains the architecture capsnet only")
-        self.model = model
-        self.spec = spec
-        self.compiled: Callable[..., tuple[DenseDescriptors, DenseDescriptors]] | None = None
-
-    def use_compiled(self, yes: bool) -> None:
-        """Run the network through torch.compile from now on, or not."""
-        self.compiled = torch.compile(self.model, dynamic=False) if yes else None
+        super().__init__(model, spec)
 
     def forward(
         self,
@@ -55,20 +47,14 @@ class EpipolarObjective(nn.Module):
         light: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Fields of a `PosedBatch` -> losses and figures, all scalars; "loss" is the one to minimise."""
-        with torch.autocast(image0.device.type, torch.bfloat16, enabled=image0.is_cuda):
-            dense0, dense1 = (self.model if self.compiled is None else self.compiled)(image0, image1)
+        dense0, dense1 = self.describe(image0, image1)
         forth = self._one_way(dense0, dense1, points0, valid0, fundamental)
         back = self._one_way(dense1, dense0, points1, valid1, fundamental.transpose(1, 2))
         result = {key: (forth[key] + back[key]) / 2 for key in forth}
         spec = self.spec
         loss = spec.coarse * result["epipolar_coarse"] + spec.fine * result["epipolar_fine"]
         loss = loss + spec.cycle * (result["cycle_coarse"] + result["cycle_fine"])
-        return {"loss": loss, **result, "temperature": self._factor("temperature").detach().float()}
-
-    def _factor(self, name: str) -> Tensor:
-        factor = getattr(self.model, name)
-        assert isinstance(factor, Tensor)
-        return factor
+        return {"loss": loss, **result, "temperature": self.temperature_of().detach().float()}
 
     def _one_way(
         self,
@@ -103,7 +89,7 @@ class EpipolarObjective(nn.Module):
         """The answer of the coarse maps, and the best cell (B, L, 2) around which the fine stage looks."""
         assert dense.coarse is not None
         assert other.coarse is not None
-        factor = self._factor("coarse_temperature")
+        factor = self.temperature_of("coarse_temperature")
         logits = epi.similarities(_at(dense.coarse, points, COARSE_STRIDE), other.coarse, factor)
         found, spread = epi.expected_position(logits, COARSE_STRIDE)
         back = epi.similarities(_at(other.coarse, found, COARSE_STRIDE), dense.coarse, factor)
@@ -116,7 +102,7 @@ class EpipolarObjective(nn.Module):
     ) -> Answer:
         """The answer of the fine maps in a window around `guess`; the way back looks around the start."""
         own, others = (d.descriptors if d.fine is None else d.fine for d in (dense, other))
-        factor, reach = self._factor("temperature"), self.spec.window * max(dense.size) / 2
+        factor, reach = self.temperature_of(), self.spec.window * max(dense.size) / 2
         logits = epi.similarities(_at(own, points, dense.stride), others, factor)
         logits = epi.keep_window(logits, guess, other.stride, reach)
         found, spread = epi.expected_position(logits, other.stride)
