@@ -64,7 +64,7 @@ def test_other_options_are_named_before_the_model_is_built_again(run, photos, tm
     assert "the model is up to date" in same.output
     other = run("sfm", photos, "-o", tmp_path / "model", "--tracks", "quantised")
     assert other.exit_code == 0
-    assert "was made with tracks merged (now quantised): it is built again" in other.output
+    assert "was made with tracks refined (now quantised): it is built again" in other.output
 
 
 def test_matches_of_another_matcher_are_not_thrown_away(run, scene, photos, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -27,6 +27,7 @@ from coam.cli.eval import (
     print_report,
     progress_bar,
 )
+from coam.errors import ConfigError
 
 if TYPE_CHECKING:
     from coam.evaluation.localization import LocalizationScene
@@ -54,17 +55,28 @@ def sfm(
     max_matches: MaxMatches = 4096,
     settings_of_matcher: Set = None,
     with_sift: Annotated[bool, typer.Option("--sift/--no-sift", help="COLMAP's SIFT beside ours.")] = True,
+    tracks: Annotated[
+        str, typer.Option(help="Our sub-pixel tracks: quantised, merged, or refined in the photos.")
+    ] = "refined",
     as_json: Json = False,
 ) -> None:
     """Reconstruction: the five figures of the paper's tables, ours against SIFT in one run."""
     from coam.evaluation.sfm import evaluate_sfm, find_scenes, sfm_text
     from coam.evaluation.summary import json_ready
+    from coam.sfm.pipeline import Tracks
 
+    if tracks not in get_args(Tracks):
+        raise ConfigError(f"--tracks {tracks}: choose {', '.join(get_args(Tracks))}")
     scenes = find_scenes(root)
     spec = matcher_of(matcher, device, resolution, max_matches, None, settings_of_matcher)
     folder = folder_of(output, "sfm", root, spec)
     report = evaluate_sfm(
-        scenes, spec, folder, with_sift=with_sift, say=lambda line: typer.echo(line, err=True)
+        scenes,
+        spec,
+        folder,
+        with_sift=with_sift,
+        tracks=cast(Tracks, tracks),
+        say=lambda line: typer.echo(line, err=True),
     )
     typer.echo(json.dumps(json_ready(report["scenes"])) if as_json else sfm_text(report))
 

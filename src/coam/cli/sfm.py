@@ -37,7 +37,7 @@ def sfm(
     ] = 20,
     tracks: Annotated[
         str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
-    ] = "merged",
+    ] = "refined",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
     cameras: Annotated[
         Path | None,

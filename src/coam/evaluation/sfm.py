@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from coam.evaluation.html_report import fact_text, page, table
 from coam.evaluation.matchers import MatcherSpec
 from coam.evaluation.runner import environment, write_json
 from coam.evaluation.text_report import format_value
+
+if TYPE_CHECKING:
+    from coam.sfm.pipeline import Tracks
 
 FIGURE_NAMES = {
     "registered_images": "registered images",
@@ -131,20 +134,21 @@ def evaluate_sfm(
     output: Path,
     *,
     with_sift: bool = True,
+    tracks: Tracks = "refined",
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Reconstruct every scene with our matcher, and with SIFT beside it; write the report and return it."""
     from coam.sfm.match_pairs import looking_once
     from coam.sfm.photos import read_photo_folder
-    from coam.sfm.pipeline import run_sfm
+    from coam.sfm.pipeline import SfmOptions, run_sfm
     from coam.sfm.settings import describe_matcher
 
-    matcher = looking_once(spec.create())
+    matcher, options = looking_once(spec.create()), SfmOptions(tracks=tracks)
     results: dict[str, dict[str, Any]] = {}
     for name, photos in scenes.items():
         say(f"{name}: {spec.name}")
         try:
-            ours: dict[str, Any] = run_sfm(photos, output / name / "ours", matcher, say=say)
+            ours: dict[str, Any] = run_sfm(photos, output / name / "ours", matcher, options, say=say)
         except DataError as error:  # a scene that cannot be reconstructed is a result, not the end of the run
             say(f"{name}: {error}")
             ours = {"failure": str(error).split(": ", 1)[-1]}
@@ -159,6 +163,7 @@ def evaluate_sfm(
     report = {
         "benchmark": "sfm",
         "protocol": __doc__,
+        "tracks": tracks,
         "matcher": spec.identity | describe_matcher(matcher) | {"licence": spec.licence},
         "scenes": results,
         "environment": environment(),

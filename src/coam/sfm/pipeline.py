@@ -64,6 +64,9 @@ Say = Callable[[str], None]
 MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
 
 
+Tracks = Literal["quantised", "merged", "refined"]
+
+
 @dataclass(frozen=True)
 class SfmOptions:
     """Everything that changes a model."""
@@ -74,7 +77,7 @@ class SfmOptions:
     cameras: CameraChoice = field(default_factory=CameraChoice)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     cycle_error: float = 15.0  # degrees a triangle of relative rotations may fail to close
-    tracks: Literal["quantised", "merged", "refined"] = "merged"  # how sub-pixel offsets enter the keypoints
+    tracks: Tracks = "refined"  # how keypoints get sub-pixel positions
     align: AlignOptions = field(default_factory=AlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from coam.sfm.alignment import Pose, model_poses, pose_errors
-from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
-
-Tracks = Literal["quantised", "merged", "refined"]
+from coam.sfm.pipeline import SfmOptions, Tracks, load_model, run_sfm
 
 
 def compare_variants(
