@@ -39,8 +39,9 @@ class _Recording:
 class Recorder:
     """Calls functions of tensors through CUDA graphs, one for every key and the shapes of its inputs."""
 
-    def __init__(self, kept: int = KEPT_GRAPHS) -> None:
+    def __init__(self, kept: int = KEPT_GRAPHS, search_kernels: bool = True) -> None:
         self._kept = kept
+        self._search_kernels = search_kernels  # cuDNN tries all it has
         self._recordings: OrderedDict[tuple[Any, ...], _Recording] = OrderedDict()
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._alone = threading.Lock()  # a recording has one set of inputs
@@ -57,7 +58,7 @@ class Recorder:
             self._uses[key] += 1
             if self._uses[key] <= USES_BEFORE_RECORDING:
                 return function(inputs)
-            self._recordings[key] = _record(function, inputs)
+            self._recordings[key] = _record(function, inputs, self._search_kernels)
             while len(self._recordings) > self._kept:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
@@ -69,11 +70,11 @@ class Recorder:
         return results
 
 
-def _record(function: TensorFunction, inputs: Sequence[Tensor]) -> _Recording:
+def _record(function: TensorFunction, inputs: Sequence[Tensor], search_kernels: bool) -> _Recording:
     own = [tensor.clone() for tensor in inputs]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=search_kernels):
         for _ in range(WARM_UPS):
             function(own)
     torch.cuda.current_stream().wait_stream(stream)
@@ -104,7 +105,7 @@ class GraphedNetwork(FoldedNetwork):
         compiled: bool = False,
     ) -> None:
         super().__init__(model, device, dtype)
-        self._recorder = Recorder()
+        self._recorder = Recorder(search_kernels=not compiled)  # compiled code counts on their layouts
         self._encode = _compile(self._encode_levels) if compiled else self._encode_levels
         self._decode = _compile(self._decode_levels) if compiled else self._decode_levels
 
