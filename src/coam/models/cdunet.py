@@ -19,6 +19,7 @@ from coam.models.distinctiveness import PaperDistinctiveness
 from coam.models.encoders import build_encoder
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import crop_cells, pad_image, valid_cells
+from coam.tensors import constant
 
 STRIDES = (2, 4, 8, 16, 32)
 
@@ -65,7 +66,7 @@ class CDUNet(nn.Module):
     @property
     def temperature(self) -> Tensor:
         """Factor on descriptor similarities in a softmax."""
-        return torch.tensor(self.config.descriptor_temperature)
+        return constant((self.config.descriptor_temperature,), next(self.parameters()).device)[0]
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""

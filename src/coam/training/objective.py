@@ -43,7 +43,7 @@ class Objective(ModelWithLosses):
             + spec.fine * result["fine"]
             + spec.score * result["score"]
         )
-        result["temperature"] = temperature.detach().float().to(image0.device)
+        result["temperature"] = temperature.detach().float()
         return result
 
     def _one_way(
