@@ -6,12 +6,14 @@ subfolder with `images`; so is any folder whose subfolders hold photos (the pape
 
 Figures, of the largest model: registered images, sparse points, mean track length, mean reprojection error in
 pixels, dense points (only where COLMAP was built with CUDA; otherwise the table says so). SIFT is COLMAP's
-own, with its default settings, exhaustive matching and the same incremental mapper. They are figures of
-quantity: a wrong model can have more points than a right one. So poses are compared after the models were
-laid over each other. Where SCENE/sparse (beside SCENE/images) holds a COLMAP model of true poses, photos are
-right within 5 % of its size and 5 degrees, and the others wrong. Elsewhere the table says how many of the
-photos that both methods have registered they put in the same place: two methods that know nothing of each
-other do not make the same mistake. report.json names the others: look at those.
+own, with its default settings but the cameras that ours takes (which photos share one), exhaustive matching
+and the same incremental mapper.
+
+They are figures of quantity: a wrong model can have more points than a right one. So poses are compared after
+the models were laid over each other. Where SCENE/sparse (beside SCENE/images) holds a COLMAP model of true
+poses, photos are right within 5 % of its size and 5 degrees, and the others wrong. Elsewhere the table says
+how many of the photos that both methods have registered they put in the same place: two methods that know
+nothing of each other do not make the same mistake. report.json names the others: look at those.
 """
 
 from __future__ import annotations
@@ -86,13 +88,29 @@ def reconstruct_with_sift(photos: Path, output: Path, seed: int = 0) -> dict[str
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     pycolmap.set_random_seed(seed)
-    pycolmap.extract_features(work / "database.db", photos)
+    for names in photos_by_camera(photos):
+        pycolmap.extract_features(
+            work / "database.db", photos, image_names=names, camera_mode=pycolmap.CameraMode.SINGLE
+        )
     pycolmap.match_exhaustive(work / "database.db")
     models = pycolmap.incremental_mapping(work / "database.db", photos, work)
     largest_first = sorted(models.values(), key=lambda model: -model.num_reg_images())
     result = figures(largest_first)
     write_json(done, result)
     return dict(result)
+
+
+def photos_by_camera(photos: Path) -> list[list[str]]:
+    """Names of the photos that share a camera: SIFT is told what ours knows, or its focal lengths drift."""
+    from coam.sfm.intrinsics import CameraChoice, make_cameras
+    from coam.sfm.photos import read_photo_folder
+
+    readable = read_photo_folder(photos).photos
+    _, camera_of = make_cameras(readable, CameraChoice())
+    groups: dict[int, list[str]] = {}
+    for photo, camera in zip(readable, camera_of, strict=True):
+        groups.setdefault(camera, []).append(photo.name)
+    return list(groups.values())
 
 
 def poses_of_largest(folder: Path) -> dict[str, Pose]:
