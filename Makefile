@@ -15,7 +15,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation docs-figures help demo test test-slow test-browser lint bench train-smoke clean
+.PHONY: ablation docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -32,6 +32,9 @@ test-slow: $(VENV)/.dev ## the tests that take minutes
 
 test-browser: $(VENV)/.browser ## the tests that drive a real browser (Chromium)
 	@$(PYTEST) -m browser $(ARGS)
+
+test-kernels: $(VENV)/.kernels ## the fused GPU kernels in Triton's interpreter (installs Triton: 1 GB)
+	@$(PYTEST) tests/matching/test_mutual_triton.py tests/matching/test_refine_triton.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, and mypy --strict on src/coam
 	@$(BIN)/ruff check .
@@ -68,6 +71,10 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing coam with $(EXTRAS) into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.kernels: pyproject.toml $(VENV)/.dev
+	@$(PIP) "triton>=3.9"
+	@touch $@
 
 $(VENV)/.browser: pyproject.toml $(VENV)/.dev
 	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"

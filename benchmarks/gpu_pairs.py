@@ -190,8 +190,8 @@ def throughput(
         for start in range(0, PAIRS, BATCH):
             batch = chosen[start : start + BATCH]
             sides = network.decode(*(stack_encoded([pair[side] for pair in batch]) for side in (0, 1)))
-            for dense0, dense1 in zip(*(split_dense(side) for side in sides), strict=True):
-                to_host(matching.between(dense0, dense1))
+            for found in matching.between_many(zip(*map(split_dense, sides), strict=True)):
+                to_host(found)
 
     run()
     torch.cuda.synchronize()

@@ -71,3 +71,14 @@ def test_where_it_is_used():
     cpu = torch.device("cpu")
     assert type(matching_for(MatcherConfig(), 40.0, cpu)) is DenseMatching
     assert type(matching_for(MatcherConfig(ranking="paper"), 40.0, torch.device("cuda"))) is DenseMatching
+
+
+def test_many_pairs_as_one_by_one(dense):
+    matching = GraphedMatching(MatcherConfig(max_matches=200), 40.0, run, plain_choices)
+    pairs = [dense, dense[::-1]]
+    many = list(matching.between_many(pairs))
+    for found, pair in zip(many, pairs, strict=True):
+        alone = matching.between(*pair)
+        torch.testing.assert_close(found.points1, alone.points1, rtol=0, atol=0)
+        assert found.statistics == alone.statistics
+    assert not torch.equal(many[0].points0, many[1].points0)

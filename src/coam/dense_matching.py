@@ -5,6 +5,7 @@ Everything here is in pixels of the resized photos; `coam.matcher` maps them bac
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,8 +22,8 @@ from coam.matching import (
     nearest,
     refine_paper,
     refine_quadratic,
-    refine_softargmax,
     sample_map,
+    seek,
 )
 from coam.matching.pair_score import pair_statistics
 from coam.matching.selection import choose_spread
@@ -170,6 +171,12 @@ class DenseMatching:
             statistics,
         )
 
+    def between_many(
+        self, pairs: Iterable[tuple[DenseDescriptors, DenseDescriptors]]
+    ) -> Iterator[Candidates]:
+        """Mutual matches of many pairs, in order."""
+        return (self.between(*pair) for pair in pairs)
+
     def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
         """The best match in photo 1 of each of points0 (K, 2), in order; they have no grid index (-1)."""
         descriptors1, score1 = self._on_grid(dense1, self.positions(dense1))
@@ -224,10 +231,15 @@ class DenseMatching:
         """Where the fine features of points0 (K, 2) are found around near1 (K, 2)."""
         assert dense0.fine is not None
         assert dense1.fine is not None
-        query = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
-        temperature = float(query.shape[1]) ** 0.5  # as in training
-        return refine_softargmax(
-            query, dense1.fine[0], near1, dense1.fine_stride, self.config.fine_radius, temperature
+        temperature = float(dense0.fine.shape[1]) ** 0.5  # as in training
+        return seek(
+            dense0.fine[0],
+            dense1.fine[0],
+            points0,
+            near1,
+            dense0.fine_stride,
+            self.config.fine_radius,
+            temperature,
         )
 
     def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:

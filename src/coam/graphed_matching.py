@@ -9,14 +9,14 @@ count get a negative score. The result is the same but for sums of exponentials,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from coam.backends.cuda_graphs import Recorder
 from coam.dense_matching import CROWDING_CELLS, MIN_POSITIONS, Candidates, DenseMatching, MatcherConfig
+from coam.matching.fused import can_fuse
 from coam.matching.mutual import RowChoices
 from coam.matching.pair_score import statistics_of_sums, sums_of_matches
 from coam.matching.selection import choose_spread
@@ -31,8 +31,7 @@ HIGHEST_TEMPERATURE = 69.0  # factor on similarities up to which the search hold
 def matching_for(config: MatcherConfig, temperature: float, device: torch.device) -> DenseMatching:
     """The fastest matching with these settings on this device."""
     graphable = config.ranking == "dual_softmax" and config.refinement == "fine"
-    fused = device.type == "cuda" and find_spec("triton") is not None and torch.version.cuda is not None
-    if graphable and fused and temperature < HIGHEST_TEMPERATURE:
+    if graphable and can_fuse(device) and temperature < HIGHEST_TEMPERATURE:
         from coam.matching.mutual_triton import fused_choices
 
         return GraphedMatching(config, temperature, Recorder(), fused_choices)
@@ -55,8 +54,23 @@ class GraphedMatching(DenseMatching):
 
     def between(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> Candidates:
         """Mutual matches of two photos, best first."""
+        return next(self.between_many([(dense0, dense1)]))
+
+    def between_many(
+        self, pairs: Iterable[tuple[DenseDescriptors, DenseDescriptors]]
+    ) -> Iterator[Candidates]:
+        """Mutual matches of many pairs; the device is given all of them before the host waits."""
+        started = [(*pair, self._start(*pair)) for pair in pairs]
+        for dense0, dense1, packed in started:
+            if packed is None:
+                yield super().between(dense0, dense1)
+                continue
+            yield self._finish(packed.cpu(), min(map(self._position_count, (dense0, dense1))))
+
+    def _start(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> Tensor | None:
+        """What `_match` gives, on its way on the device; None: not for us."""
         if dense0.fine is None or dense1.fine is None or self.config.max_matches == 0:
-            return super().between(dense0, dense1)
+            return None
 
         def match(inputs: Sequence[Tensor]) -> list[Tensor]:
             first = DenseDescriptors(inputs[0], inputs[1], dense0.stride, dense0.size, inputs[2])
@@ -65,12 +79,12 @@ class GraphedMatching(DenseMatching):
 
         key = ("match", dense0.size, dense1.size)
         parts = [dense0.descriptors, dense0.score, dense0.fine, dense1.descriptors, dense1.score, dense1.fine]
-        (packed,) = self._recorder(key, match, parts)
-        packed = packed.cpu()  # the only time the host waits
+        return self._recorder(key, match, parts)[0]
+
+    def _finish(self, packed: Tensor, positions: int) -> Candidates:
         sums, numbers = packed[:SUMS].tolist(), packed[SUMS:].view(-1, NUMBERS)
         numbers = numbers[numbers[:, 4] >= self.config.min_score]
         index = numbers[:, 5:].long()
-        positions = min(self._position_count(dense) for dense in (dense0, dense1))
         return Candidates(
             numbers[:, 0:2],
             numbers[:, 2:4],

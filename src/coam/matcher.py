@@ -95,7 +95,7 @@ class Matcher:
         wanted = None if keypoints0 is None else _checked_keypoints(keypoints0, a.image.size)
         dense = self.network.decode(a.encoded, b.encoded)
         if wanted is None:
-            matches = self._match_dense(a, b, dense)
+            matches = self._look_on(a, b, self.matching.between(*dense))
         else:
             matches = self._match_keypoints(a, b, dense, wanted)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
@@ -112,8 +112,9 @@ class Matcher:
         while sources := list(islice(remaining, at_once)):
             batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in sources]
             encoded = [(a.encoded, b.encoded) for a, b in batch]
-            for (a, b), dense in zip(batch, decode_pairs(self.network, encoded), strict=True):
-                yield self._match_dense(a, b, dense)
+            found = self.matching.between_many(decode_pairs(self.network, encoded))
+            for (a, b), candidates in zip(batch, found, strict=True):
+                yield self._look_on(a, b, candidates)
 
     @torch.inference_mode()
     def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
@@ -212,11 +213,9 @@ class Matcher:
         self._cache.move_to_end(key)
         return self._cache[key]
 
-    def _match_dense(
-        self, a: PreparedImage, b: PreparedImage, dense: tuple[DenseDescriptors, DenseDescriptors]
-    ) -> Matches:
-        """Look once at the photos as they are; then, as the settings allow, in other ways."""
-        matches = self._to_matches(a, b, self.matching.between(*dense))
+    def _look_on(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
+        """What one look at the photos as they are found; then, as the settings allow, other looks."""
+        matches = self._to_matches(a, b, found)
         matches.meta["looks"] = 1
         return matches if self.config.looks == "once" else self._look_again(a, b, judge(matches))
 

@@ -1,34 +1,25 @@
-"""The fused kernel against the plain search: in Triton's interpreter without a GPU, compiled with one.
-
-The interpreter must be chosen before Triton is imported, so without a GPU the tests run in their own process.
-"""
-
-import os
-import subprocess
-import sys
+"""The fused kernel against the plain search."""
 
 import pytest
 import torch
 from torch import Tensor
+from triton_interpreter import (
+    DEVICE,
+    INTERPRETED,
+    ON_GPU,
+    needs_kernel,
+    run_in_the_interpreter,
+    runs_elsewhere,
+)
 
 from coam.matching.mutual import dual_softmax_nearest, mutual_nearest
 
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if ON_GPU else "cpu"
-needs_kernel = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="runs in the interpreter's own process")
 
 
-@pytest.mark.skipif(INTERPRETED or ON_GPU, reason="the tests run in this process")
+@runs_elsewhere
 def test_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if "only 0-dimensional arrays can be converted" in run.stdout:
-        pytest.skip("this Triton's interpreter does not work with this numpy")
-    assert run.returncode == 0, run.stdout
-    assert " passed" in run.stdout
+    run_in_the_interpreter(__file__)
 
 
 def tied(count: int, size: int, seed: int) -> Tensor:

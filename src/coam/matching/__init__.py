@@ -13,7 +13,7 @@ from coam.matching.mutual import (
     nearest,
     top_k,
 )
-from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, refine_softargmax
+from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, refine_softargmax, seek
 
 __all__ = [
     "MutualMatches",
@@ -28,5 +28,6 @@ __all__ = [
     "refine_quadratic",
     "refine_softargmax",
     "sample_map",
+    "seek",
     "top_k",
 ]

@@ -13,15 +13,14 @@ On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from coam.matching.fused import can_fuse
 from coam.matching.threads import run_side_by_side
 
 _PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB
@@ -147,9 +146,7 @@ def top_k(matches: MutualMatches, k: int) -> MutualMatches:
 
 
 def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
-    if os.environ.get("COAM_TRITON") == "0":
-        return False
-    if descriptors0.device.type != "cuda" or not torch.version.cuda or find_spec("triton") is None:
+    if not can_fuse(descriptors0.device):
         return False
     from coam.matching.mutual_triton import is_supported
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from coam.geometry.coordinates import resize_points
+from coam.matching.fused import can_fuse
+from coam.matching.grid import sample_map
 
 _GATHER_ELEMENTS = 16 * 2**20 - 1  # float32 entries gathered at a time: under 64 MB
 _FLAT = 1e-12  # curvature or weight below which there is no peak to speak of
@@ -109,6 +111,29 @@ def refine_softargmax(
     cell_y = window_rows.expand(-1, -1, side).reshape(-1, side * side)
     position = torch.stack([cell_x, cell_y], dim=2).float()
     return _expectation(weight, resize_points(position, (stride, stride)))
+
+
+@torch.no_grad()
+def seek(
+    fine0: Tensor,
+    fine1: Tensor,
+    points0: Tensor,
+    near1: Tensor,
+    stride: float,
+    radius: int,
+    temperature: float,
+) -> RefinedPoints:
+    """Where what fine0 (F, H, W) has at points0 (K, 2) is found in fine1 (F, H, W) around near1 (K, 2).
+
+    `refine_softargmax` of sampled features; on a CUDA device with Triton in one kernel.
+    """
+    if can_fuse(fine0.device):
+        from coam.matching.refine_triton import fused_seek, is_supported
+
+        if is_supported(fine0, fine1, radius):
+            return fused_seek(fine0, fine1, points0, near1, stride, radius, temperature)
+    query = sample_map(fine0[None], points0[None], stride)[0]
+    return refine_softargmax(query, fine1, near1, stride, radius, temperature)
 
 
 def _expectation(weight: Tensor, position: Tensor) -> RefinedPoints:

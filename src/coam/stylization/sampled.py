@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres, to_unit
-from coam.matching import refine_softargmax, sample_map
+from coam.matching import sample_map, seek
 from coam.matching.pair_score import pair_statistics
 from coam.models.outputs import DenseDescriptors
 from coam.stylization.cells import MatchedCells, match_cells
@@ -158,11 +158,12 @@ def _to_fine(dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor) -
     moved = shift[:, row][:, :, column] + own
     temperature = float(dense0.fine.shape[1]) ** 0.5  # as in training
     refined = [
-        refine_softargmax(
-            dense0.fine[i].flatten(1).t().contiguous(),
+        seek(
+            dense0.fine[i],
             dense1.fine[i],
+            own.view(-1, 2),
             moved[i].reshape(-1, 2),
-            dense1.fine_stride,
+            stride,
             FINE_RADIUS,
             temperature,
         ).points
