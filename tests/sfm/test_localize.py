@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -84,7 +85,11 @@ def test_look_alike_places_are_refused_not_decided_by_majority():
     lifted = Lifted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     answer = solve_location("q", lifted, camera, True, ["a", "b", "c", "d"], LocalizeOptions())
     assert answer.pose is None
-    assert "two halves" in answer.reason
+    # the look-alike lies 4 to the side; the points lie 6 to 10 before the camera
+    told = r"two halves of the model's photos give places 0 degrees and (\d+) % of the distance apart"
+    found = re.fullmatch(told, answer.reason)
+    assert found, answer.reason
+    assert 40 < int(found[1]) < 60
     honest = Lifted(lifted.points2d[lifted.source % 2 == 0], lifted.points3d[lifted.source % 2 == 0],
                     lifted.source[lifted.source % 2 == 0])  # fmt: skip
     answer = solve_location("q", honest, camera, True, ["a", "b", "c", "d"], LocalizeOptions())

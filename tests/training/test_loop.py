@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from coam.data.sample import PairSource
 from coam.errors import CoamError, ConfigError, DataError, WeightsError
 from coam.models.registry import DescriptorModel, load_model, save_model
-from coam.training import loop
+from coam.training import loop, objective
 from coam.training.config import LossSpec, ModelSpec, OptimiserSpec, Recipe
 from coam.training.log import drop_lines_after, read_log
 from coam.training.loop import Outcome, build_start, check_batches, make_fabric
@@ -214,6 +214,28 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(data: Path, 
         stored = load_file(tmp_path / "checkpoint.safetensors")
         assert all(torch.isfinite(value).all() for value in stored.values())
     assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["grid", "dual_softmax", "nce"])
+def test_confusions_lower_the_score_s_target_whatever_the_loss(
+    data: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    targets = []
+    plain = objective.dist.absolute_error
+
+    def watched(score: torch.Tensor, target: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        targets.append(target[valid])
+        return plain(score, target, valid)
+
+    monkeypatch.setattr(objective.dist, "absolute_error", watched)
+    spec = LossSpec(kind=kind, score_target="confusions", points=64, negatives=32)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    batch = tiny.source(data).sample(2, 64, 64, torch.Generator().manual_seed(1))
+    objective.Objective(tiny.start(), spec)(**vars(batch))
+    found = torch.cat(targets)
+    # 1 / (1 + m)^(1/4) with m confusing negatives of 32: the descriptors of an untrained network are alike.
+    assert found.max() <= 1
+    assert 33**-0.25 - 1e-6 <= found.mean() < 0.9
 
 
 @pytest.mark.parametrize("kind", ["dual_softmax", "nce", "hinge"])

@@ -1,5 +1,6 @@
-"""Keypoints of all photos: the grid positions that verified matches use, numbered without gaps, and "
-"where they lie."""
+"""Keypoints of all photos: the grid positions that verified matches use, numbered without gaps, and where
+they lie.
+"""
 
 from __future__ import annotations
 

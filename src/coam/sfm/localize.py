@@ -1,5 +1,6 @@
-"""Where was this photo taken? Match it against a model's photos, lift to 3D, solve for the camera, or "
-"say why not."""
+"""Where was this photo taken? Match it against a model's photos, lift to 3D, solve for the camera, or say
+why not.
+"""
 
 from __future__ import annotations
 
@@ -306,8 +307,10 @@ def _halves_disagree(
         angle = rotation_angle(other[0] @ pose[0].T)
         gap = 100 * float(np.linalg.norm(-other[0].T @ other[1] - centre)) / max(distance, 1e-12)
         if angle > options.max_disagreement or gap > options.max_disagreement:
-            return f"two halves of the model's photos give places {angle:.0f} degrees and {gap:.0f} % "
-            "of the distance apart"
+            return (
+                f"two halves of the model's photos give places {angle:.0f} degrees and {gap:.0f} % "
+                "of the distance apart"
+            )
     return ""
 
 

@@ -249,8 +249,10 @@ def unmasked(
 
 
 def _camera_key(camera: Any) -> str:
-    return f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} "
-    f"{camera.has_prior_focal_length}"
+    return (
+        f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} "
+        f"{camera.has_prior_focal_length}"
+    )
 
 
 def _to_record(result: VerifiedPair, usable: npt.NDArray[np.int64], stamp: str) -> Record:

@@ -62,19 +62,24 @@ class Objective(ModelWithLosses):
         points, truth, valid, unmatched = points[:, few], truth[:, few], valid[:, few], unmatched[:, few]
         query = nn.functional.normalize(corr.sample(dense.descriptors, points, dense.stride), dim=-1)
         logits = corr.grid_logits(query, other.descriptors, temperature)
-        columns, rows = other.descriptors.shape[-1], other.descriptors.shape[-2]
+        columns = other.descriptors.shape[-1]
         cells = (truth + 0.5) / other.stride - 0.5
         with torch.no_grad():
             radius = (1.5 + tolerance / other.stride).unsqueeze(1)
             correct = dist.correctness_target(logits, cells, columns, radius) * valid
-        descriptor, confusions = self._descriptor_loss(
-            query, logits, other, truth, valid, tolerance, temperature, columns, rows
-        )
+        spec = self.spec
+        if spec.kind in ("nce", "hinge") or spec.score_target == "confusions":
+            negative, allowed = self._negatives(query, other, truth)
+        if spec.kind in ("nce", "hinge"):
+            descriptor = self._contrast(query, other, truth, valid, temperature, negative, allowed)
+        else:
+            descriptor = self._choice(query, logits, other, truth, valid, tolerance, temperature)
         score = corr.sample(dense.score.float(), points, dense.stride)[..., 0]
-        if self.spec.score_target == "correct":
+        if spec.score_target == "correct":
             score_loss = dist.cross_entropy(score, correct, valid | unmatched)
         else:
-            score_loss = dist.absolute_error(score, confusions, valid)
+            target = dist.confusion_target(negative.detach(), allowed, spec.margin)
+            score_loss = dist.absolute_error(score, target, valid)
         fine, error = self._fine(dense, other, points, truth, valid & (tolerance < 1.5).unsqueeze(1))
         return {
             "descriptor": descriptor,
@@ -86,7 +91,7 @@ class Objective(ModelWithLosses):
             "valid": valid.float().mean(),
         }
 
-    def _descriptor_loss(
+    def _choice(
         self,
         query: Tensor,
         logits: Tensor,
@@ -95,25 +100,35 @@ class Objective(ModelWithLosses):
         valid: Tensor,
         tolerance: Tensor,
         temperature: Tensor,
-        columns: int,
-        rows: int,
-    ) -> tuple[Tensor, Tensor]:
-        """The loss, and the paper's target for the score (unused unless asked for)."""
+    ) -> Tensor:
+        """Loss of choosing the true partner among all cells, or among the partners of all points."""
+        rows, columns = other.descriptors.shape[-2:]
+        if self.spec.kind == "grid":
+            spread = self._spread(tolerance, other.stride)
+            index, weight = corr.cell_targets(truth, columns, rows, other.stride, spread)
+            return corr.grid_cross_entropy(logits, index, weight, valid)
+        return corr.dual_softmax(query, self._answer(other, truth), valid, temperature)
+
+    def _contrast(
+        self,
+        query: Tensor,
+        other: DenseDescriptors,
+        truth: Tensor,
+        valid: Tensor,
+        temperature: Tensor,
+        negative: Tensor,
+        allowed: Tensor,
+    ) -> Tensor:
+        """Loss of telling the true partner from random positions (the similarities `negative`)."""
         spec = self.spec
-        if spec.kind == "grid":
-            index, weight = corr.cell_targets(
-                truth, columns, rows, other.stride, self._spread(tolerance, other.stride)
-            )
-            return corr.grid_cross_entropy(logits, index, weight, valid), valid.float()
-        answer = nn.functional.normalize(corr.sample(other.descriptors, truth, other.stride), dim=-1)
-        if spec.kind == "dual_softmax":
-            return corr.dual_softmax(query, answer, valid, temperature), valid.float()
-        positive = (query * answer).sum(dim=-1)
-        negative, allowed = self._negatives(query, other, truth)
-        target = dist.confusion_target(negative.detach(), allowed, spec.margin)
+        positive = (query * self._answer(other, truth)).sum(dim=-1)
         if spec.kind == "nce":
-            return corr.info_nce(positive, negative, allowed, valid, temperature), target
-        return corr.hinge(positive, negative, allowed, valid, spec.margin, spec.hardest), target
+            return corr.info_nce(positive, negative, allowed, valid, temperature)
+        return corr.hinge(positive, negative, allowed, valid, spec.margin, spec.hardest)
+
+    @staticmethod
+    def _answer(other: DenseDescriptors, truth: Tensor) -> Tensor:
+        return nn.functional.normalize(corr.sample(other.descriptors, truth, other.stride), dim=-1)
 
     def _negatives(self, query: Tensor, other: DenseDescriptors, truth: Tensor) -> tuple[Tensor, Tensor]:
         """Similarities (B, L, N) with random positions of the other image; which are far from the truth."""
