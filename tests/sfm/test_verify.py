@@ -110,6 +110,33 @@ def rotations_of(count, seed=0):
     }
 
 
+def test_another_prior_or_an_edited_mask_is_verified_again(tmp_path):
+    """A known focal length gives a calibrated geometry (COLMAP's kind 2), a guessed one not (3)."""
+    scene = Scene(count=3, size=(400, 304), focal=380.0)
+    matches = OracleMatcher(scene, keep=0.5).match("view00.png", "view01.png")
+    matched = PairJournal(tmp_path / "m.h5")
+    pair = ("view00.png", "view01.png")
+    matched.append({pair: matches_to_record(matches, "stamp")})
+    matched.finish({pair: "stamp"})
+
+    def verify(known=True, masked_columns=0):
+        camera = camera_from_spec("SIMPLE_PINHOLE 400 304 380 200 152")
+        camera.has_prior_focal_length = known
+        mask = np.ones((304, 400), np.bool_)
+        mask[:, :masked_columns] = False
+        cameras = dict.fromkeys(pair, camera)
+        return verify_pairs(matched, cameras, tmp_path / "v.h5", keep={pair[0]: mask})[pair]
+
+    calibrated, guessed, known_again = verify(), verify(known=False), verify()
+    assert (calibrated.config, guessed.config, known_again.config) == (2, 3, 2)
+    edited = verify(masked_columns=200)
+    assert 0 < len(edited.inliers) < 0.7 * len(calibrated.inliers)
+    assert matches.points0[edited.inliers, 0].min() >= 199.5
+    before = (tmp_path / "v.h5").read_bytes()
+    verify(masked_columns=200)
+    assert (tmp_path / "v.h5").read_bytes() == before  # up to date
+
+
 def test_cycle_error_by_hand():
     x = Rotation.from_euler("x", 30, degrees=True).as_matrix()
     assert cycle_error(x, x, x @ x) == pytest.approx(0, abs=1e-5)

@@ -7,6 +7,7 @@ relative rotations must agree around triangles of photos.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -209,9 +210,9 @@ def verify_pairs(
     """
     options = options or VerifyOptions()
     wanted = matched.pairs() if pairs is None else sorted(set(pairs))
-    key = f"{options} masked={sorted(keep or ())}"
+    photo_keys = {name: _photo_key(cameras[name], (keep or {}).get(name)) for pair in wanted for name in pair}
     stamps = {
-        pair: "|".join([matched.read(pair).stamp, key, *(_camera_key(cameras[name]) for name in pair)])
+        pair: "|".join([matched.read(pair).stamp, str(options), *(photo_keys[name] for name in pair)])
         for pair in wanted
     }
     journal = PairJournal(output)
@@ -248,10 +249,12 @@ def unmasked(
     return usable
 
 
-def _camera_key(camera: Any) -> str:
+def _photo_key(camera: Any, mask: npt.NDArray[np.bool_] | None) -> str:
+    """What the verification of a photo's pairs depends on, beside the matches."""
+    masked = "" if mask is None else hashlib.sha1(np.packbits(mask), usedforsecurity=False).hexdigest()
     return (
         f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} "
-        f"{camera.has_prior_focal_length}"
+        f"{camera.has_prior_focal_length} {masked}"
     )
 
 
