@@ -179,5 +179,10 @@ def test_sift_registers_a_real_photo_set_and_is_not_run_twice(tmp_path: Path) ->
     first = reconstruct_with_sift(tmp_path / "photos", tmp_path / "out")
     assert first["registered_images"] >= 6
     assert first["sparse_points"] > 300
-    (tmp_path / "photos").rename(tmp_path / "gone")
+    database = tmp_path / "out" / "sift" / "database.db"
+    made = database.stat().st_mtime_ns
     assert reconstruct_with_sift(tmp_path / "photos", tmp_path / "out") == first
+    assert database.stat().st_mtime_ns == made
+    next((tmp_path / "photos").rglob("*.jpg")).unlink()  # another set of photos is run again
+    assert reconstruct_with_sift(tmp_path / "photos", tmp_path / "out")["registered_images"] <= 7
+    assert database.stat().st_mtime_ns != made

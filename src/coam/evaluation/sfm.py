@@ -18,6 +18,7 @@ nothing of each other do not make the same mistake. report.json names the others
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -74,21 +75,30 @@ def _has_photos(folder: Path) -> bool:
 
 def reconstruct_with_sift(photos: Path, output: Path, seed: int = 0) -> dict[str, Any]:
     """The five figures of COLMAP's own SIFT pipeline; kept in sift.json, so that it runs once."""
-    done = output / "sift.json"
-    if done.is_file():
-        return dict(json.loads(done.read_text()))
     try:
         import pycolmap
     except ImportError as error:
         raise MissingExtraError("pycolmap", "sfm") from error
     from coam.sfm.mapping import figures, quiet_colmap
+    from coam.sfm.photos import read_photo_folder
+
+    cameras = photos_by_camera(photos)
+    digests = [photo.digest for photo in read_photo_folder(photos).photos]
+    made_from = hashlib.sha1(
+        repr((cameras, digests, seed, pycolmap.__version__)).encode(), usedforsecurity=False
+    ).hexdigest()
+    done = output / "sift.json"
+    if done.is_file():
+        kept = dict(json.loads(done.read_text()))
+        if kept.pop("made_from", None) == made_from:
+            return kept
 
     quiet_colmap()
     work = output / "sift"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     pycolmap.set_random_seed(seed)
-    for names in photos_by_camera(photos):
+    for names in cameras:
         pycolmap.extract_features(
             work / "database.db", photos, image_names=names, camera_mode=pycolmap.CameraMode.SINGLE
         )
@@ -96,7 +106,7 @@ def reconstruct_with_sift(photos: Path, output: Path, seed: int = 0) -> dict[str
     models = pycolmap.incremental_mapping(work / "database.db", photos, work)
     largest_first = sorted(models.values(), key=lambda model: -model.num_reg_images())
     result = figures(largest_first)
-    write_json(done, result)
+    write_json(done, result | {"made_from": made_from})
     return dict(result)
 
 
