@@ -200,6 +200,26 @@ def test_two_photos_are_enough(tmp_path, scene, matcher):
     assert summary["sparse_points"] > 100
 
 
+@pytest.mark.parametrize("mapper", ["incremental", "global"])
+def test_only_the_given_cameras_stay_as_they_are(tmp_path, photos, matcher, built, mapper):
+    """The true focal length is 380; 382 is given for two of five photos, the others start from 480."""
+    given = dict.fromkeys(["view00.png", "view01.png"], "SIMPLE_PINHOLE 400 304 382 200 152")
+    shutil.copy(built[0] / "matches.h5", tmp_path / "matches.h5")
+    options = SfmOptions(
+        tracks="merged",
+        cameras=CameraChoice("SIMPLE_PINHOLE", "all", given),
+        mapper=MapperOptions(mapper=mapper),
+    )
+    run_sfm(photos, tmp_path, matcher, options)
+    model, _ = load_model(tmp_path)
+    focal = {model.image(i).name: model.image(i).camera.focal_length for i in model.reg_image_ids()}
+    assert len(focal) == 5
+    assert focal["view00.png"] == focal["view01.png"] == 382.0
+    others = {focal[name] for name in ("view03.png", "view04.png", "view06.png")}
+    assert len(others) == 1
+    assert others.pop() == pytest.approx(380, abs=8)
+
+
 def test_masked_pixels_are_not_used(tmp_path, photos, matcher, scene, built):
     from PIL import Image
 

@@ -87,7 +87,7 @@ def sfm(
         neighbours=neighbours,
         cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
         tracks=tracks,  # type: ignore[arg-type]
-        mapper=MapperOptions(mapper=mapper, refine_intrinsics=given is None),  # type: ignore[arg-type]
+        mapper=MapperOptions(mapper=mapper),  # type: ignore[arg-type]
         masks=None if masks is None else str(masks),
         workers=workers,
     )

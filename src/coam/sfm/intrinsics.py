@@ -113,6 +113,20 @@ def make_cameras(photos: Sequence[Photo], choice: CameraChoice) -> tuple[list[An
     return cameras, assignment
 
 
+def given_cameras(photos: Sequence[Photo], camera_of: Sequence[int], choice: CameraChoice) -> tuple[int, ...]:
+    """Which of the cameras of `make_cameras` the user gave, as sorted indices; the others are guesses."""
+    given = choice.given or {}
+    return tuple(
+        sorted(
+            {
+                camera
+                for photo, camera in zip(photos, camera_of, strict=True)
+                if photo.name in given or "*" in given
+            }
+        )
+    )
+
+
 def _check_size(camera: Any, photo: Photo) -> None:
     if (camera.width, camera.height) != photo.size:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -38,7 +38,10 @@ class MapperOptions:
     mapper: Literal["incremental", "global"] = "incremental"
     min_model_size: int = 3  # photos: smaller models are dropped
     max_reprojection_error: float = 4.0  # pixels: observations further off are removed after refinement
-    refine_intrinsics: bool = True  # off when the user gave them
+    refine_intrinsics: bool = True
+    # COLMAP's ids of cameras that stay as the user gave them; they follow from the list of given cameras, so
+    # they are no part of what identifies the options
+    given_cameras: tuple[int, ...] = field(default=(), repr=False)
     min_links: int = 15  # verified matches a pair needs to be used
     links_per_pair: int = 300  # cameras are found from so many of a pair's best; all are triangulated after
     seed: int = 0
@@ -143,6 +146,7 @@ def _incremental_options(options: MapperOptions, attempt: Attempt) -> Any:
     settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
     settings.mapper.abs_pose_refine_focal_length = options.refine_intrinsics
     settings.mapper.abs_pose_refine_extra_params = options.refine_intrinsics
+    settings.constant_cameras = settings.mapper.constant_cameras = set(options.given_cameras)
     return settings
 
 
@@ -155,7 +159,9 @@ def _global_options(options: MapperOptions) -> Any:
     settings.random_seed = settings.mapper.random_seed = options.seed
     settings.num_threads = options.threads
     adjustment = settings.mapper.bundle_adjustment
-    adjustment.refine_focal_length = adjustment.refine_extra_params = options.refine_intrinsics
+    # this mapper refines all cameras or none; `adjust` refines the others after it
+    refine = options.refine_intrinsics and not options.given_cameras
+    adjustment.refine_focal_length = adjustment.refine_extra_params = refine
     return settings
 
 
@@ -193,6 +199,8 @@ def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:
         everything = pycolmap.BundleAdjustmentConfig()
         for image_id in model.reg_image_ids():
             everything.add_image(image_id)
+        for camera_id in set(model.cameras) & set(options.given_cameras):
+            everything.set_constant_cam_intrinsics(camera_id)
         everything.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
         pycolmap.create_default_bundle_adjuster(settings, everything, model).solve()
         model.update_point_3d_errors()

@@ -33,7 +33,7 @@ from coam.sfm import pairs as pairing
 from coam.sfm.cycles import CycleReport, check_cycles
 from coam.sfm.database import write_database
 from coam.sfm.focal import estimate_focals, with_calibrated_rotation
-from coam.sfm.intrinsics import CameraChoice, make_cameras
+from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import (
     Keypoints,
@@ -282,7 +282,12 @@ def build_models(
     keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
     say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
-    smallest = min(options.mapper.min_model_size, len(folder.photos))
+    given = given_cameras(folder.photos, camera_of, options.cameras)
+    mapper = replace(
+        options.mapper,
+        min_model_size=min(options.mapper.min_model_size, len(folder.photos)),
+        given_cameras=tuple(index + 1 for index in given),  # as `write_database` numbers them
+    )
     mapped = output / f"mapped-{key[:12]}"
     for old in output.glob("mapped-*"):
         if old != mapped:
@@ -292,13 +297,12 @@ def build_models(
         def right_photos(model: Any) -> int:
             return int(model.num_reg_images()) - len(contradicted(model, matched, verified, options.verify))
 
-        mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
             (temporary / "work").mkdir(parents=True)
             databases = [temporary / "work" / name for name in ("all.db", "strong.db")]
             sure = links_of_strong_pairs(links, STRONG_SHARE)
             for database, chosen in zip(databases, (links, sure), strict=True):
-                few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
+                few = strongest_links(keypoints, chosen, mapper.links_per_pair)
                 write_database(database, keypoints, few, verified, cameras, camera_of)
             found = run_mapper(databases, temporary / "work", mapper, right_photos)
             for index, model in enumerate(found):
@@ -309,9 +313,9 @@ def build_models(
             shutil.rmtree(temporary / "work", ignore_errors=True)
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
     save_keypoints(keypoints, output / "keypoints.h5")
-    models = [triangulate_all(model, output / "database.db", options.mapper) for model in models]
+    models = [triangulate_all(model, output / "database.db", mapper) for model in models]
     for model in models:
-        adjust(model, options.mapper)
+        adjust(model, mapper)
     write_models(models, folder, output)
     shutil.rmtree(mapped, ignore_errors=True)
     return models, keypoints
