@@ -20,6 +20,12 @@ def test_learning_rate_warms_up_and_falls_like_a_cosine() -> None:
     assert factors == pytest.approx([0.1, 0.5, 1.0, 1.0, quarter, 0.55, 0.1, 0.1])
 
 
+def test_learning_rate_is_halved_again_and_again() -> None:
+    steps = (0, 1, 2, 79, 80, 239, 240)
+    factors = [learning_rate_factor(step, 1000, 2, 0.1, halve_every=80) for step in steps]
+    assert factors == [0.5, 1.0, 1.0, 1.0, 0.5, 0.25, 0.125]
+
+
 def test_phase_of_a_step() -> None:
     phases = Phase(3, 64), Phase(2, 96)
     recipe = replace(tiny.RECIPE, phases=phases)

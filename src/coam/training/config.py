@@ -85,6 +85,7 @@ class OptimiserSpec:
     weight_decay: float = 0.01
     warmup: int = 300  # steps
     final_factor: float = 0.02  # of the learning rate at the end of the cosine
+    halve_every: int = 0  # steps: instead of the cosine, the rate is halved again and again
     clip: float = 1.0  # largest gradient norm
     ema: float = 0.999  # decay of the moving average that becomes the model
     freeze_encoder_norm: bool = True  # keep the statistics of the encoder's batch normalisation

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from coam.training.config import Phase, Recipe
 
 
-def learning_rate_factor(step: int, total: int, warmup: int, final: float) -> float:
-    """Linear warm-up, then a cosine from 1 down to `final`."""
+def learning_rate_factor(step: int, total: int, warmup: int, final: float, halve_every: int = 0) -> float:
+    """Linear warm-up, then a cosine from 1 down to `final`, or a half after every `halve_every` steps."""
     if step < warmup:
         return (step + 1) / warmup
+    if halve_every:
+        return float(0.5 ** (step // halve_every))
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
 

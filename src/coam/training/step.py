@@ -89,7 +89,9 @@ class Step:
         seed_step(self.generator, self.recipe.seed, step, self.fabric.global_rank)
         set_learning_rate(
             self.optimiser,
-            learning_rate_factor(step, self.recipe.steps, optimiser.warmup, optimiser.final_factor),
+            learning_rate_factor(
+                step, self.recipe.steps, optimiser.warmup, optimiser.final_factor, optimiser.halve_every
+            ),
         )
         self.keep.fill_(min(optimiser.ema, (1 + step) / (10 + step)))
         if phase != self.phase:
