@@ -17,6 +17,12 @@ from coam.models.registry import load_model
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
+SMALL_CAPSNET = {
+    "encoder": "efficientnet_lite1",
+    "decoder_widths": [16, 24],
+    "descriptor_channels": 32,
+    "coarse_share": 0.5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +99,22 @@ def test_the_example_finds_true_matches_without_torch(exported):
     errors = np.linalg.norm(lines[known, 2:4] - truth[known], axis=1)
     cell = 4 * lines[:, 0].max() / 512  # pixels of the original between neighbouring descriptors
     assert (errors < 1.5 * cell).mean() > 0.9
+
+
+@pytest.mark.parametrize("meeting", [(), (16,), (16, 8)])
+def test_capsnet_is_exported_without_the_level_it_never_reads(meeting, tmp_path):
+    import torch
+
+    from coam.export.onnx import check_onnx, export_onnx
+    from coam.models.registry import ModelFile, build_model
+
+    torch.manual_seed(0)
+    model = build_model("capsnet", SMALL_CAPSNET | {"coattention": meeting}).eval()
+    file = ModelFile(model, "small", "capsnet", trained=False)
+    paths = export_onnx(file, tmp_path)
+    assert check_onnx(file, paths, size=(64, 96)) < 1e-4
+    graph = onnx.load(paths[1])
+    assert [entry.name for entry in graph.graph.input] == [
+        f"level{stride}_{image}" for image in (0, 1) for stride in (4, 8, 16)
+    ]
+    assert {entry.key: entry.value for entry in graph.metadata_props}["fine_stride"] == "4"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,30 +27,32 @@ class ExportedNetwork(FoldedNetwork):
         graphs = export_graphs(model)
         self._encode_graph = self._load(graphs.encode)
         self._decode_graph = self._load(graphs.decode)
+        self._decode_inputs, self._fine_stride = graphs.decode_inputs, graphs.fine_stride
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
         size = (image.shape[-2], image.shape[-1])
         if not _fits(size):
             return super().encode(image)
-        levels = self._run(self._encode_graph, [IMAGE_NAME], [image.float().cpu()])
+        levels = self._run(self._encode_graph, {IMAGE_NAME: image.float().cpu()})
         return EncodedImage(tuple(levels), size)
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
         if not (_fits(a.size) and _fits(b.size)):
             return super().decode(a, b)
-        parts = self._run(self._decode_graph, level_names(len(a.levels)), [*a.levels, *b.levels])
+        levels = dict(zip(level_names(len(a.levels)), [*a.levels, *b.levels], strict=True))
+        parts = self._run(self._decode_graph, {name: levels[name] for name in self._decode_inputs})
         half = len(parts) // 2
         return self._dense(parts[:half], a), self._dense(parts[half:], b)
 
-    def _run(self, graph: Any, names: Sequence[str], inputs: Sequence[Tensor]) -> list[Tensor]:
-        arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    def _run(self, graph: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
         return [torch.from_numpy(array) for array in self._infer(graph, arrays)]
 
     def _dense(self, parts: list[Tensor], image: EncodedImage) -> DenseDescriptors:
         fine = parts[2] if len(parts) > 2 else None
-        return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine)
+        return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine, self._fine_stride)
 
     def _load(self, graph: bytes) -> Any:
         raise NotImplementedError

@@ -32,10 +32,12 @@ _NO_PADDING = (2**20, 2**20)  # "the image fills the map": no cell is masked out
 
 @dataclass(frozen=True)
 class Exported:
-    """Serialized graphs."""
+    """Serialized graphs, and what is needed to run them and to read what comes out."""
 
     encode: bytes
     decode: bytes
+    decode_inputs: tuple[str, ...]  # of `level_names`, those that the decode graph has
+    fine_stride: int  # of the outputs `fine`
 
 
 class _Encode(nn.Module):
@@ -62,7 +64,7 @@ class _Decode(nn.Module):
 
 
 def level_names(levels: int) -> list[str]:
-    """Names of the inputs of the decode graph for so many levels an image: image 0 first, then image 1."""
+    """Names of so many levels of image 0, then of image 1; the decode graph takes those that it reads."""
     return [f"{name}_{image}" for image in (0, 1) for name in LEVEL_NAMES[:levels]]
 
 
@@ -70,19 +72,21 @@ def level_names(levels: int) -> list[str]:
 def export_graphs(model: DescriptorModel) -> Exported:
     """Both graphs of a network, float32."""
     try:
-        import onnx  # noqa: F401  (torch's exporter needs it, and says so less clearly)
+        import onnx
     except ImportError as error:
         raise MissingExtraError("onnx", "onnx") from error
     folded = fold_batch_norm(model).float().cpu()
     # Two sizes: nothing in the decode graph may depend on the images having the same one.
     images = [torch.rand(1, 3, 96, 128), torch.rand(1, 3, 128, 64)]
-    levels = [level for image in images for level in folded.encode(image).levels]
-    count, parts = len(levels) // 2, len(_Decode(folded)(*levels)) // 2
-    outputs = [f"{name}{image}" for image in (0, 1) for name in PART_NAMES[:parts]]
-    return Exported(
-        _export(_Encode(folded), (images[0],), [IMAGE_NAME], list(LEVEL_NAMES[:count])),
-        _export(_Decode(folded), tuple(levels), level_names(count), outputs),
-    )
+    encoded = [folded.encode(image) for image in images]
+    dense = folded.decode(*encoded)
+    levels, count = [*encoded[0].levels, *encoded[1].levels], len(encoded[0].levels)
+    parts = PART_NAMES if dense[0].fine is not None else PART_NAMES[:2]
+    outputs = [f"{name}{image}" for image in (0, 1) for name in parts]
+    encode = _export(_Encode(folded), (images[0],), [IMAGE_NAME], list(LEVEL_NAMES[:count]))
+    decode = _export(_Decode(folded), tuple(levels), level_names(count), outputs)
+    inputs = tuple(entry.name for entry in onnx.load_from_string(decode).graph.input)
+    return Exported(encode, decode, inputs, dense[0].fine_stride)
 
 
 def _export(module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
@@ -115,6 +119,7 @@ def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
         "architecture": file.architecture,
         "sha256": file.sha256,
         "stride": str(file.model.stride),
+        "fine_stride": str(graphs.fine_stride),
         "temperature": str(file.model.temperature.item()),
         "card": json.dumps(file.card),
     }
@@ -147,8 +152,8 @@ def check_onnx(file: ModelFile, paths: tuple[Path, Path], size: tuple[int, int] 
     levels: list[np.ndarray[Any, Any]] = []
     for image in images:
         levels += sessions[0].run(None, {IMAGE_NAME: image.numpy()})
-    names = level_names(len(levels) // 2)
-    found = sessions[1].run(None, dict(zip(names, levels, strict=True)))
+    given = dict(zip(level_names(len(levels) // 2), levels, strict=True))
+    found = sessions[1].run(None, {entry.name: given[entry.name] for entry in sessions[1].get_inputs()})
     half = len(found) // 2
     worst = 0.0
     for dense, parts in zip(expected, (found[:half], found[half:]), strict=True):
