@@ -173,6 +173,25 @@ def test_graphed_network_without_graphs(file, photos):
     torch.testing.assert_close(dense.fine, reference.fine, rtol=0, atol=0.05 * largest)
 
 
+@pytest.mark.parametrize("backend", ["float32", "onnxruntime", "openvino", "cuda_graphs"])
+def test_capsnet_by_every_backend(backend):
+    """Two of its traits: the level at stride 2 goes unread, and `fine` has the stride of the descriptors."""
+    pytest.importorskip({"float32": "torch", "cuda_graphs": "torch"}.get(backend, backend))
+    torch.manual_seed(0)
+    narrow = {"encoder": "efficientnet_lite1", "decoder_widths": [16, 24], "descriptor_channels": 32}
+    model = build_model("capsnet", {**narrow, "coattention": [16], "coarse_share": 0.5}).eval()
+    images = [torch.rand(1, 3, 64, 96), torch.rand(1, 3, 96, 64)]
+    network = GraphedNetwork(model, CPU) if backend == "cuda_graphs" else open_network(model, CPU, backend)
+    tolerance = 0.02 if backend == "cuda_graphs" else 1e-4  # float16, float32
+    with torch.inference_mode():
+        found = network.decode(*(network.encode(image) for image in images))
+        expected = model.decode(*(model.encode(image) for image in images))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.fine_stride == theirs.fine_stride == 4
+        torch.testing.assert_close(ours.descriptors.float(), theirs.descriptors, rtol=0, atol=tolerance)
+        torch.testing.assert_close(ours.fine.float(), theirs.fine, rtol=0, atol=tolerance)
+
+
 def test_what_auto_stands_for(file):
     default = "bfloat16" if has_native_bfloat16() else "float32"
     assert fastest_backend(file.model, CPU) == default

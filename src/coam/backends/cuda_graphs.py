@@ -18,6 +18,7 @@ from torch import Tensor
 
 from coam.backends.folded import FoldedNetwork
 from coam.models.outputs import DenseDescriptors, EncodedImage
+from coam.models.padding import MULTIPLE
 from coam.models.registry import DescriptorModel
 
 KEPT_GRAPHS = 8
@@ -108,6 +109,7 @@ class GraphedNetwork(FoldedNetwork):
         self._recorder = Recorder(search_kernels=not compiled)  # compiled code counts on their layouts
         self._encode = _compile(self._encode_levels) if compiled else self._encode_levels
         self._decode = _compile(self._decode_levels) if compiled else self._decode_levels
+        self._fine_stride = self._measure_fine_stride()
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
@@ -121,6 +123,12 @@ class GraphedNetwork(FoldedNetwork):
         outputs = self._recorder(("decode", a.size, b.size), function, [*a.levels, *b.levels])
         half = len(outputs) // 2
         return self._dense(outputs[:half], a), self._dense(outputs[half:], b)
+
+    @torch.no_grad()
+    def _measure_fine_stride(self) -> int:
+        """Stride of the maps for refinement, which a graph of tensors cannot tell."""
+        encoded = super().encode(torch.zeros(1, 3, MULTIPLE, MULTIPLE))
+        return super().decode(encoded, encoded)[0].fine_stride
 
     def _encode_levels(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         image = inputs[0].to(self.dtype, memory_format=torch.channels_last)
@@ -138,4 +146,4 @@ class GraphedNetwork(FoldedNetwork):
 
     def _dense(self, parts: list[Tensor], image: EncodedImage) -> DenseDescriptors:
         fine = parts[2] if len(parts) > 2 else None
-        return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine)
+        return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine, self._fine_stride)
