@@ -155,6 +155,9 @@ def test_other_commands_run(invoke, hpatches_root: Path, tmp_path: Path) -> None
     report = read_report(tmp_path / "score")
     assert report["tables"]["all"]["ROC AUC"]["value"] > 0.9
     assert report["tables"]["all"]["accuracy at 0.5"]["value"] is None
+    passing = report["tables"]["all"]["wrong at 95 % of true"]
+    assert passing["low"] <= passing["value"] <= passing["high"]
+    assert passing["value"] < 0.5
 
 
 def test_compare_two_matchers(invoke, hpatches_root: Path, tmp_path: Path) -> None:

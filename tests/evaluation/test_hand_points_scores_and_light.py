@@ -24,6 +24,7 @@ from coam.evaluation.pair_score import (
     load_pair_score,
     pair_score_curves,
     score_pair_score,
+    wrong_pairs_that_pass,
 )
 from coam.evaluation.summary import Table
 from coam.evaluation.wxbs import load_wxbs, score_wxbs
@@ -129,10 +130,22 @@ def test_pair_score_figures_by_hand() -> None:
     assert len(curves["reliability"]) == 4
 
 
+def test_wrong_pairs_that_pass_where_95_percent_of_the_true_ones_do() -> None:
+    true = [k / 100 for k in range(50, 90, 2)]  # twenty, .50 .. .88: nineteen pass at .52
+    wrong = [0.1, 0.5, 0.51, 0.52, 0.9]  # .52 ties with the threshold and passes; so does .9
+    table = Table.of(rows_of(true + wrong, [True] * 20 + [False] * 5))
+    assert wrong_pairs_that_pass(table) == pytest.approx(0.4)
+    all_true = [k / 100 for k in range(50, 88, 2)]  # of nineteen, 95 % are 18.05: all must pass, at .50
+    table = Table.of(rows_of(all_true + wrong, [True] * 19 + [False] * 5))
+    assert wrong_pairs_that_pass(table) == pytest.approx(0.8)
+    assert np.isnan(wrong_pairs_that_pass(Table.of(rows_of([0.9], [True]))))
+
+
 def test_a_matcher_without_a_score_is_ranked_by_its_matches() -> None:
     rows = rows_of([float("nan")] * 2, [True, False])
     rows[0]["matches"], rows[1]["matches"] = 50.0, 3.0
     assert area_under_roc(Table.of(rows)) == 1.0
+    assert wrong_pairs_that_pass(Table.of(rows)) == 0.0
     assert np.isnan(accuracy(Table.of(rows)))
     assert np.isnan(calibration_error(Table.of(rows)))
     assert list(pair_score_curves([], rows)) == ["ROC"]

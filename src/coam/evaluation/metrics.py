@@ -95,6 +95,18 @@ def roc_auc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
     return float(np.trapezoid(tpr, fpr))
 
 
+def false_positives_at(scores: npt.ArrayLike, positive: npt.ArrayLike, kept: float) -> float:
+    """Share of negatives that pass at the strictest threshold that keeps this share of the positives.
+
+    nan without both kinds.
+    """
+    y = np.asarray(positive, dtype=bool)
+    if y.all() or not y.any():
+        return float("nan")
+    fpr, tpr, _ = roc_curve(scores, y)
+    return float(fpr[np.argmax(tpr >= kept - 1e-9)])  # rounding must not ask for one positive more
+
+
 def calibration(
     probabilities: npt.ArrayLike, positive: npt.ArrayLike, bins: int = 10
 ) -> tuple[list[dict[str, float]], float]:
