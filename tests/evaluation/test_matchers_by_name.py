@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from simple_matchers import CountingMatcher, save, textured
 
-from coam.errors import ConfigError, WeightsError
+from coam.errors import ConfigError, MissingExtraError, WeightsError
 from coam.evaluation.baselines import FeatureMatcher, Features, two_nearest
 from coam.evaluation.hpatches import load_hpatches, score_hpatches
 from coam.evaluation.matchers import find_matcher, spec_of, timed_matches
@@ -144,6 +145,13 @@ def test_peers_never_download(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(WeightsError, match=r"coam downloads nothing: get it from github.com"):
         find_matcher(name)
+
+
+def test_without_kornia_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    with pytest.raises(MissingExtraError, match=r"coam\[peers\]"):
+        find_matcher("xfeat")
+    assert 'peers = ["kornia' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 def test_peers_run_on_random_weights(hpatches_root: Path) -> None:

@@ -39,7 +39,7 @@ def peer_spec(name: str, device: str, options: dict[str, Any]) -> MatcherSpec:
     try:
         import kornia  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError("kornia", "eval") from error
+        raise MissingExtraError("kornia", "peers") from error
     peer = PEERS[name]
     if set(options) - {"max_matches"}:
         raise ConfigError(
