@@ -251,7 +251,9 @@ def unmasked(
 
 def _photo_key(camera: Any, mask: npt.NDArray[np.bool_] | None) -> str:
     """What the verification of a photo's pairs depends on, beside the matches."""
-    masked = "" if mask is None else hashlib.sha1(np.packbits(mask), usedforsecurity=False).hexdigest()
+    masked = ""
+    if mask is not None:
+        masked = hashlib.sha1(np.packbits(mask).tobytes(), usedforsecurity=False).hexdigest()
     return (
         f"{camera.model_name} {camera.width} {camera.height} {camera.params_to_string()} "
         f"{camera.has_prior_focal_length} {masked}"
