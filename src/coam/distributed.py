@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from coam.errors import CoamError, DataError, MissingExtraError
+from coam.errors import CoamError, ConfigError, DataError, MissingExtraError
 from coam.sfm.journal import Pair, PairJournal, Record
 from coam.sfm.match_pairs import (
     PairMatcher,
@@ -83,8 +83,16 @@ def _collect(work: Work, results: Iterator[dict[Pair, Record]], show_progress: b
 _matcher: PairMatcher | None = None  # of a worker process
 
 
-def _start_worker(load: LoadMatcher, threads: int) -> None:
+def _start_worker(load: LoadMatcher, threads: int, started: Any, gpus: int) -> None:
+    """started: how many workers there are already, shared by them; gpus: how many this machine has."""
     global _matcher
+    with started.get_lock():
+        rank = started.value
+        started.value += 1
+    if gpus > 1:
+        import torch
+
+        torch.cuda.set_device(rank % gpus)  # what the device "cuda" without a number means from now on
     _matcher = load()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
@@ -107,8 +115,8 @@ def match_on_processes(
     threads: int = 1,
     show_progress: bool = False,
 ) -> PairJournal:
-    """Match on `workers` processes of `threads` threads each; results and resuming as in
-    `coam.sfm.match_pairs`.
+    """Match on `workers` processes of `threads` threads each, which take turns in choosing one of the GPUs
+    there are; results and resuming as in `coam.sfm.match_pairs`.
     """
     work = plan_work(folder, pairs, Path(output), load, chunk_pairs)
     return _collect(work, _run_on_processes(work, load, workers, threads), show_progress)
@@ -119,10 +127,12 @@ def _run_on_processes(
 ) -> Iterator[dict[Pair, Record]]:
     waiting = list(reversed(work.chunks))
     losses = 0
+    gpus = sys.modules["torch"].cuda.device_count() if "torch" in sys.modules else 0
+    context = get_context("spawn")  # not fork: torch's threads and CUDA do not survive a fork
     while waiting:
         running: dict[Future[dict[Pair, Record]], list[Pair]] = {}
-        # spawn, not fork: torch's threads and CUDA do not survive a fork
-        with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (load, threads)) as pool:
+        for_workers = (load, threads, context.Value("i", 0), gpus)
+        with ProcessPoolExecutor(workers, context, _start_worker, for_workers) as pool:
             try:
                 while waiting or running:
                     while waiting and len(running) < 2 * workers:
@@ -174,7 +184,8 @@ def match_on_ray(
     on_start: Callable[[list[Any]], None] | None = None,
 ) -> PairJournal:
     """Match on a Ray cluster at `address` ("local": started here for this call; None: the one that is
-    running).
+    running). gpus_per_worker: how much of a GPU every worker gets, for example 1 or 0.25; with 0 Ray hides
+    the GPUs from them.
 
     on_start: gets the worker actors, to watch them (or, in tests, to kill one).
     """
@@ -186,6 +197,8 @@ def match_on_ray(
     if started_here:
         connect_to_ray(address, workers)
     try:
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        _require_gpus(resources.get("GPU", 0.0), workers, gpus_per_worker)
         work = plan_work(folder, pairs, Path(output), load, chunk_pairs)
         return _collect(work, _run_on_ray(work, load, workers, gpus_per_worker, on_start), show_progress)
     finally:
@@ -206,6 +219,15 @@ def connect_to_ray(address: str | None, workers: int) -> None:
         raise CoamError(
             f"no Ray cluster at {address or 'auto'}; start one with: ray start --head, or use --ray local"
         ) from error
+
+
+def _require_gpus(there: float, workers: int, each: float) -> None:
+    """One line where Ray would wait for GPUs that do not come."""
+    if workers * each > there:
+        raise ConfigError(
+            f"{workers} workers with {each:g} GPUs each need {workers * each:g}, the Ray cluster has "
+            f"{there:g}; give fewer --workers or --gpus-per-worker"
+        )
 
 
 def _worker_class(gpus: float) -> Any:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from toy_scene import OracleMatcher, Scene
 
 from coam.distributed import match_on_processes, match_on_ray
+from coam.errors import ConfigError
 from coam.sfm.match_pairs import match_pairs
 from coam.sfm.pairs import exhaustive_pairs
 from coam.sfm.photos import read_photo_folder
@@ -70,6 +72,41 @@ def test_a_killed_worker_changes_nothing(small, alone, tmp_path):
     )
     assert not fuse.exists()  # it did die
     assert_same(alone, journal)
+
+
+def test_workers_take_turns_on_the_gpus(monkeypatch):
+    import torch
+
+    from coam import distributed
+
+    used = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setattr(distributed, "_matcher", None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    for gpus in (0, 1, 3):
+        started = get_context("spawn").Value("i", 0)
+        for _ in range(5):
+            distributed._start_worker(load, 1, started, gpus)
+        assert started.value == 5
+    assert used == [0, 1, 2, 0, 1]  # with three; one GPU needs no choice
+
+
+def test_more_gpus_than_the_cluster_has_is_one_line():
+    from coam.distributed import _require_gpus
+
+    _require_gpus(1.0, 4, 0.25)
+    _require_gpus(0.0, 4, 0.0)
+    with pytest.raises(ConfigError, match=r"4 workers with 0\.5 GPUs each need 2, the Ray cluster has 1;"):
+        _require_gpus(1.0, 4, 0.5)
+
+
+def test_gpus_per_worker_reach_ray():
+    from coam.cli.sfm import spread
+
+    assert spread(load, 4, "local", 0.25, False).keywords["gpus_per_worker"] == 0.25
+    assert spread(load, 1, None, 0.0, False) is None
+    with pytest.raises(ConfigError, match="--gpus-per-worker is for --ray"):
+        spread(load, 4, None, 1.0, False)
 
 
 @pytest.mark.slow

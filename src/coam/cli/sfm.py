@@ -52,6 +52,9 @@ def sfm(
     masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="With --ray: GPUs of each worker, 0.25 for four on one; 0: CPUs.")
+    ] = 0.0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Match again what other weights or settings have matched.")
     ] = False,
@@ -94,7 +97,8 @@ def sfm(
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
     reconstruct = partial(run_sfm, overwrite=overwrite)
-    run(photos, output, load, options, workers, ray, as_json, reconstruct)
+    match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
+    run(photos, output, load, options, match_all, as_json, reconstruct)
     if hloc is not None:
         from coam.sfm.hloc import database_to_hloc
 
@@ -115,8 +119,7 @@ def run(
     output: Path,
     load: Any,
     options: SfmOptions,
-    workers: int,
-    ray: str | None,
+    match_all: MatchAll | None,
     as_json: bool,
     run_sfm: Any,
 ) -> None:
@@ -127,7 +130,6 @@ def run(
         if not quiet:
             typer.echo(line)
 
-    match_all = spread(load, workers, ray, not quiet)
     summary = run_sfm(photos, output, load(), options, say, match_all, show_progress=not quiet)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
@@ -144,12 +146,25 @@ def run(
     typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")
 
 
-def spread(load: Any, workers: int, ray: str | None, show_progress: bool) -> MatchAll | None:
+def spread(
+    load: Any, workers: int, ray: str | None, gpus_per_worker: float, show_progress: bool
+) -> MatchAll | None:
     """How matching is spread; None: in this process."""
+    if ray is None and gpus_per_worker:
+        from coam.errors import ConfigError
+
+        raise ConfigError("--gpus-per-worker is for --ray; processes of one machine take turns on its GPUs")
     if ray is None and workers == 1:
         return None
     from coam.distributed import match_on_processes, match_on_ray
 
     if ray is not None:
-        return partial(match_on_ray, load=load, address=ray, workers=workers, show_progress=show_progress)
+        return partial(
+            match_on_ray,
+            load=load,
+            address=ray,
+            workers=workers,
+            gpus_per_worker=gpus_per_worker,
+            show_progress=show_progress,
+        )
     return partial(match_on_processes, load=load, workers=workers, show_progress=show_progress)
