@@ -11,14 +11,18 @@ import pycolmap
 import pytest
 import torch
 from simple_matchers import save, textured
+from typer.testing import CliRunner
 
 from coam import samples
-from coam.errors import DataError
+from coam.cli import build_app
+from coam.errors import ConfigError, DataError
 from coam.evaluation import capsnet_table, held_out_poses
 from coam.evaluation.capsnet_table import PAPER, Settings, find_models, main, markdown, measure
 from coam.evaluation.held_out_poses import write_held_out
-from coam.evaluation.keypoint_matcher import KeypointMatcher, on_sift_keypoints
+from coam.evaluation.keypoint_matcher import KeypointMatcher
+from coam.evaluation.matchers import find_matcher
 from coam.evaluation.posed_pairs import load_posed_pairs, match_errors_pose
+from coam.evaluation.runner import read_report
 from coam.geometry.pose import rotation_angle
 from coam.matcher import load_matcher
 from coam.models.registry import build_model, save_model
@@ -108,9 +112,30 @@ def test_keypoints_are_described_and_matched(runs: Path, tmp_path: Path) -> None
     sift = np.array([k.pt for k in cv2.SIFT.create(nfeatures=2048).detect(grey, None)])
     nearest = np.linalg.norm(found.points0[:, None] - sift[None], axis=2).min(axis=1)
     assert np.median(nearest) < 0.6  # keypoints, not grid positions
-    spec = on_sift_keypoints(matcher)
-    assert spec.config["keypoints"] == "sift"
-    assert spec.name.endswith("+sift")
+
+
+def test_the_command_line_describes_the_same_keypoints(runs: Path, held_out: Path, tmp_path: Path) -> None:
+    """`coam eval posed-pairs --keypoints sift` and the table: same matcher, same pairs, same figures."""
+    weights = runs / "capsnet-cf" / "model.safetensors"
+    line = ["eval", "posed-pairs", "--root", held_out, "-m", weights, "--keypoints", "sift", "-o", tmp_path]
+    options = "--resolution 128 --max-matches 300 --limit 2 --device cpu --set min_score=0"
+    result = CliRunner().invoke(build_app(), [*map(str, line), *options.split()])
+    assert result.exit_code == 0, result.output
+    found = read_report(tmp_path)
+    assert found["matcher"]["matcher"] == "model+sift"
+    assert found["matcher"]["config"]["max_keypoints"] == 300
+    settings = Settings((held_out,), resolution=128, max_keypoints=300, limit=2, resamples=0, device="cpu")
+    table = measure({"capsnet-cf": weights}, settings, tmp_path / "table")["capsnet-cf"]["pose"]
+    assert table["matcher"]["config"] == found["matcher"]["config"]
+    assert [pair["row"] for pair in table["pairs"]] == [pair["row"] for pair in found["pairs"]]
+    assert min(pair["row"]["matches"] for pair in found["pairs"]) > 20
+
+
+def test_other_keypoints_and_other_matchers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="keypoints 'orb' are not known; choose sift"):
+        find_matcher("cdunet-lite1", keypoints="orb")
+    with pytest.raises(ConfigError, match="rootsift has no option 'keypoints'"):
+        find_matcher("rootsift", keypoints="sift")
 
 
 def test_a_photo_without_keypoints_gives_no_matches(runs: Path, tmp_path: Path) -> None:

@@ -37,7 +37,13 @@ Resolution = Annotated[
     int | None, typer.Option(min=32, max=8192, help="Long side in pixels for our matcher.")
 ]
 MaxMatches = Annotated[
-    int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline.")
+    int | None, typer.Option(min=1, help="Our matcher's matches; keypoints of a baseline, or of --keypoints.")
+]
+Keypoints = Annotated[
+    str | None,
+    typer.Option(
+        help="sift: our model describes SIFT keypoints, as in CAPSNet's tables; default: its dense grid."
+    ),
 ]
 Preset = Annotated[str | None, typer.Option(help="Our matcher's settings: default, or paper.")]
 Set = Annotated[
@@ -116,6 +122,7 @@ def posed_pairs(
     device: Device = "auto",
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
+    keypoints: Keypoints = None,
     preset: Preset = None,
     settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
@@ -125,7 +132,7 @@ def posed_pairs(
     """Relative pose on pairs with known pose (YFCC100M, ScanNet): AUC, mAP, accuracy by angle."""
     from coam.evaluation.posed_pairs import load_posed_pairs
 
-    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher, keypoints)
     settings = _settings(estimator, threshold)
     loaded = load_posed_pairs(root, pairs)
     folder = folder_of(output, "posed-pairs", root, spec)
@@ -145,6 +152,7 @@ def megadepth(
     device: Device = "auto",
     resolution: Resolution = None,
     max_matches: MaxMatches = None,
+    keypoints: Keypoints = None,
     preset: Preset = None,
     settings_of_matcher: Set = None,
     estimator: Estimator = "opencv",
@@ -154,7 +162,7 @@ def megadepth(
     """Relative pose on MegaDepth: the 1500 pairs of LoFTR, or easy / medium / hard of CAPS."""
     from coam.evaluation.megadepth import load_megadepth
 
-    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher)
+    spec = matcher_of(matcher, device, resolution, max_matches, preset, settings_of_matcher, keypoints)
     settings = _settings(estimator, threshold)
     pairs = load_megadepth(root, index)
     folder = folder_of(output, "megadepth", index, spec)
@@ -236,11 +244,11 @@ def matcher_of(
     max_matches: int | None,
     preset: str | None,
     assignments: list[str] | None = None,
+    keypoints: str | None = None,
 ) -> MatcherSpec:
-
     from coam.evaluation.matchers import find_matcher
 
-    options = {"resolution": resolution, "max_matches": max_matches, "preset": preset}
+    options = {"resolution": resolution, "max_matches": max_matches, "preset": preset, "keypoints": keypoints}
     spec = find_matcher(name, device=device, **(options | _parse_assignments(assignments or [])))
     if spec.config.get("trained") is False:
         typer.echo(f"warning: {name} is untrained, so its figures mean nothing", err=True)

@@ -26,7 +26,7 @@ from coam.evaluation.compare import compare_reports
 from coam.evaluation.held_out_poses import GRADES, LISTING, write_held_out
 from coam.evaluation.hpatches import load_hpatches
 from coam.evaluation.invariance import INVARIANCE, load_invariance, measure_invariance
-from coam.evaluation.keypoint_matcher import on_sift_keypoints
+from coam.evaluation.keypoint_matcher import MAX_KEYPOINTS, on_sift_keypoints
 from coam.evaluation.matchers import MatcherSpec, spec_of
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.posed_pairs import load_posed_pairs
@@ -51,7 +51,7 @@ class Settings:
     pose: tuple[Path, ...] = ()  # folders with pairs_with_gt.txt
     homography: Path | None = None  # folder in HPatches layout
     resolution: int = 640  # long side at which the network sees a photo
-    max_keypoints: int = 2048  # SIFT keypoints of a photo
+    max_keypoints: int = MAX_KEYPOINTS  # SIFT keypoints of a photo
     limit: int | None = None  # at most so many pairs of each kind
     resamples: int = 1000
     device: str = "auto"
@@ -66,7 +66,7 @@ def measure(models: dict[str, Path], settings: Settings, output: Path) -> dict[s
         matcher = load_matcher(path, settings.device, resolution=settings.resolution, min_score=0.0)
         reports[name] = {}
         if settings.pose:
-            spec = on_sift_keypoints(matcher, settings.max_keypoints)
+            spec = on_sift_keypoints(spec_of(matcher, name), settings.max_keypoints)
             pairs = [pair for root in settings.pose for pair in _pairs_of(root)]
             reports[name]["pose"] = _run(POSED_PAIRS, pairs, spec, output / name / "pose", settings)
         if settings.homography is not None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coam.evaluation.matchers import MatcherSpec, PathPair, spec_of
+from coam.evaluation.matchers import MatcherSpec, PathPair
 from coam.geometry.coordinates import resize_points
 from coam.images import load_image
 from coam.matching import mutual_nearest, sample_map
@@ -23,11 +23,13 @@ from coam.types import FloatArray, Matches
 if TYPE_CHECKING:
     from coam.matcher import Matcher, PreparedImage
 
+MAX_KEYPOINTS = 2048  # of a photo
+
 
 class KeypointMatcher:
     """A `PairMatcher` that describes SIFT keypoints with one of our models."""
 
-    def __init__(self, matcher: Matcher, max_keypoints: int = 2048, cached: int = 64) -> None:
+    def __init__(self, matcher: Matcher, max_keypoints: int = MAX_KEYPOINTS, cached: int = 64) -> None:
         import cv2
 
         self.matcher = matcher
@@ -83,10 +85,12 @@ def _numpy(tensor: Tensor) -> FloatArray:
     return np.asarray(tensor.cpu().numpy(), dtype=np.float32)
 
 
-def on_sift_keypoints(matcher: Matcher, max_keypoints: int = 2048) -> MatcherSpec:
+def on_sift_keypoints(spec: MatcherSpec, max_keypoints: int = MAX_KEYPOINTS) -> MatcherSpec:
     """One of our matchers in CAPSNet's protocol, for the benchmarks."""
-    base = spec_of(matcher, matcher.file.name)
-    config = {**base.config, "keypoints": "sift", "max_keypoints": max_keypoints}
+    config = {**spec.config, "keypoints": "sift", "max_keypoints": max_keypoints}
     return MatcherSpec(
-        f"{base.name}+sift", config, lambda: KeypointMatcher(matcher, max_keypoints), base.model_hash
+        f"{spec.name}+sift",
+        config,
+        lambda: KeypointMatcher(cast("Matcher", spec.create()), max_keypoints),
+        spec.model_hash,
     )

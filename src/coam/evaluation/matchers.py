@@ -1,6 +1,6 @@
 """Anything that matches, behind one face, found by what a user types after --matcher.
 
-cdunet-lite1, path/to/model.safetensors     ours
+cdunet-lite1, path/to/model.safetensors     ours; keypoints="sift": describes SIFT keypoints, else its grid
 sift, rootsift, orb                         OpenCV
 disk, aliked+lightglue, loftr, xfeat        kornia or vismatch, if their weights are on this machine
 package.module:function                     your own: function(path0, path1) -> Matches, or a function without
@@ -72,6 +72,8 @@ def find_matcher(name: str, *, device: str = "auto", **options: Any) -> MatcherS
 
     if lower in PEERS:
         return peer_spec(lower, device, chosen)
+    if "keypoints" in chosen:
+        return _ours_on_keypoints(name, device, chosen)
     return _ours(name, device, chosen)
 
 
@@ -115,6 +117,16 @@ def _ours(name: str, device: str, options: dict[str, Any]) -> MatcherSpec:
 
     short = Path(name).stem if name.endswith(".safetensors") else name
     return MatcherSpec(short, config, create, model_hash)
+
+
+def _ours_on_keypoints(name: str, device: str, options: dict[str, Any]) -> MatcherSpec:
+    """Our model in CAPSNet's protocol; max_matches limits keypoints, as it does for other detectors."""
+    from coam.evaluation.keypoint_matcher import MAX_KEYPOINTS, on_sift_keypoints
+
+    others = {key: value for key, value in options.items() if key not in ("keypoints", "max_matches")}
+    if options["keypoints"] != "sift":
+        raise ConfigError(f"keypoints {options['keypoints']!r} are not known; choose sift, or leave it out")
+    return on_sift_keypoints(_ours(name, device, others), int(options.get("max_matches", MAX_KEYPOINTS)))
 
 
 def _opencv(name: str, options: dict[str, Any]) -> MatcherSpec:
