@@ -166,8 +166,15 @@ def test_the_table_from_models_to_markdown(
     assert "(1 pairs)" in rows["C+F CoAM"]
     assert "MMA@3" in text
     assert "| C+F CoAM | rotation acc@10 |" in text  # the difference to the baseline
-    light = reports["capsnet"]["invariance"]["tables"]["all"]["cosine conditioned"]["value"]
-    assert f"{light:.3f}" in text
+    light = reports["capsnet-cf"]["invariance"]["tables"]["all"]
+    l1 = [
+        f"{light[f'L1 {how}']['value']:.3f} ± {light[f'std of L1 {how}']['value']:.3f}"
+        for how in ("conditioned", "alone")
+    ]
+    cosines = [f"{light[f'cosine {how}']['value']:.3f}" for how in ("conditioned", "alone")]
+    assert l1[0] != l1[1]
+    planar = next(line for line in text.splitlines() if line.startswith("| C+F CoAM") and "±" in line)
+    assert planar.endswith(f"| {' | '.join(l1 + cosines)} |")
     stamp = (tmp_path / "capsnet" / "pose" / "report.json").stat().st_mtime_ns
     pose_only = replace(settings, homography=None)
     again = measure({"capsnet": models["capsnet"]}, pose_only, tmp_path)["capsnet"]["pose"]
@@ -176,6 +183,27 @@ def test_the_table_from_models_to_markdown(
     fewer = replace(pose_only, limit=1)
     other = measure({"capsnet": models["capsnet"]}, fewer, tmp_path)["capsnet"]["pose"]
     assert len(other["pairs"]) == 1
+
+
+def test_other_models_stand_beside(runs: Path, held_out: Path, tmp_path: Path) -> None:
+    models = find_models(runs, ["cdunet-lite1"])
+    assert list(models) == ["capsnet", "capsnet-cf", "cdunet-lite1"]
+    del models["capsnet-cf"]
+    settings = Settings((held_out,), resolution=128, max_keypoints=200, limit=3, resamples=20, device="cpu")
+    reports = measure(models, settings, tmp_path)
+    assert reports["cdunet-lite1"]["pose"]["matcher"]["config"]["keypoints"] == "sift"
+    text = markdown(reports, tmp_path)
+    row = next(line for line in text.splitlines() if line.startswith("| cdunet-lite1 | - |"))
+    assert row.count("(1 pairs)") == 3
+    assert "| cdunet-lite1 | rotation acc@10 |" in text  # minus CAPSNet
+    with pytest.raises(ConfigError, match="a row is called capsnet already"):
+        find_models(runs, ["elsewhere/capsnet.safetensors"])
+
+
+def test_a_report_without_deviations_leaves_them_out() -> None:
+    light = {"L1 conditioned": {"value": 6.1994}}
+    assert capsnet_table._light_cell(light, "L1 conditioned") == "6.199"
+    assert capsnet_table._light_cell(light, "L1 alone") == "-"
 
 
 def test_without_any_report_nothing_is_claimed() -> None:

@@ -7,8 +7,9 @@ Figures: share of pairs with rotation and translation error below 10 degrees in 
 (SIFT keypoints described by the network, mutual nearest neighbours, essential matrix by USAC_MAGSAC, as the
 paper does with plain RANSAC); MMA on planar pairs with the dense grid; how much descriptors change with the
 light. Intervals are 95 % bootstrap intervals over first photos (pairs with a photo in common rise and fall
-together); differences to the baseline are paired. A finished report is not made again. Needs no more than
-torch, OpenCV and PIL, so it runs where the training ran.
+together); differences to the baseline are paired. A finished report is not made again. --also cdunet-lite1
+sets other models beside them, measured alike. Needs no more than torch, OpenCV and PIL, so it runs where the
+training ran.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Settings:
     device: str = "auto"
 
 
-def measure(models: dict[str, Path], settings: Settings, output: Path) -> dict[str, dict[str, Any]]:
-    """variant -> benchmark -> report; written below `output`, and taken from there if it is finished."""
+def measure(models: dict[str, Path | str], settings: Settings, output: Path) -> dict[str, dict[str, Any]]:
+    """model -> benchmark -> report; written below `output`, and taken from there if it is finished."""
     from coam.matcher import load_matcher
 
     reports: dict[str, dict[str, Any]] = {}
@@ -154,13 +155,18 @@ def markdown(reports: dict[str, dict[str, Any]], output: Path | None = None) -> 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _labels(reports: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """name -> label of each row: the variants, whether measured or not, then other models that were."""
+    return VARIANTS | {name: name for name in reports if name not in VARIANTS}
+
+
 def pose_table(reports: dict[str, dict[str, Any]]) -> str:
     """Rotation / translation accuracy by grade, ours beside the paper's; what was not measured says so."""
     head = "| variant | " + " | ".join(f"{grade}, paper | {grade}, ours" for grade in GRADES) + " |"
     lines = [head, "|" + "---|" * (1 + 2 * len(GRADES))]
-    for name, label in VARIANTS.items():
+    for name, label in _labels(reports).items():
         cells = []
-        for grade, published in zip(GRADES, PAPER[name], strict=True):
+        for grade, published in zip(GRADES, PAPER.get(name, ["-"] * len(GRADES)), strict=True):
             cells += [published, _pose_cell(reports.get(name, {}).get("pose"), grade)]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -186,22 +192,34 @@ def _percent(entry: dict[str, Any]) -> str:
 
 
 def planar_table(reports: dict[str, dict[str, Any]]) -> str:
-    """MMA on planar pairs, and how much descriptors change with the light."""
-    lines = [
-        "| variant | " + " | ".join(MMA_FIGURES) + " | matches | L1 change with light | cosine |",
-        "|" + "---|" * (len(MMA_FIGURES) + 4),
-    ]
-    for name, label in VARIANTS.items():
+    """MMA on planar pairs, and how much descriptors change with the light (mean, std over positions).
+
+    "without conditioning": the same weights, each photo looking at itself instead of at the other.
+    """
+    head = [*MMA_FIGURES, "matches", "L1 change with light", "without conditioning", "cosine"]
+    head += ["without conditioning"]
+    lines = ["| variant | " + " | ".join(head) + " |", "|" + "---|" * (1 + len(head))]
+    for name, label in _labels(reports).items():
         entry = reports.get(name, {})
         if "homography" not in entry:
-            lines.append(f"| {label} | " + " | ".join(["not trained yet"] * (len(MMA_FIGURES) + 3)) + " |")
+            lines.append(f"| {label} | " + " | ".join(["not trained yet"] * len(head)) + " |")
             continue
         table, light = entry["homography"]["tables"]["all"], entry["invariance"]["tables"]["all"]
         cells = [_percent(table[figure]) for figure in MMA_FIGURES]
         cells += [f"{table['matches']['value']:.0f}"]
-        cells += [f"{light[key]['value']:.3f}" for key in ("L1 conditioned", "cosine conditioned")]
+        cells += [
+            _light_cell(light, f"{key} {how}") for key in ("L1", "cosine") for how in ("conditioned", "alone")
+        ]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _light_cell(table: dict[str, Any], figure: str) -> str:
+    """6.199 +- 1.304; what a report does not hold is left out."""
+    if figure not in table:
+        return "-"
+    deviation = table.get(f"std of {figure}")
+    return f"{table[figure]['value']:.3f}" + (f" ± {deviation['value']:.3f}" if deviation else "")
 
 
 def differences(reports: dict[str, dict[str, Any]], output: Path) -> str:
@@ -209,7 +227,7 @@ def differences(reports: dict[str, dict[str, Any]], output: Path) -> str:
     if "pose" not in reports.get("capsnet", {}):
         return ""
     lines = ["| minus CAPSNet | figure | " + " | ".join(GRADES) + " |", "|" + "---|" * (2 + len(GRADES))]
-    for name, label in VARIANTS.items():
+    for name, label in _labels(reports).items():
         if name == "capsnet" or "pose" not in reports.get(name, {}):
             continue
         compared = compare_reports(output / "capsnet" / "pose", output / name / "pose")["tables"]
@@ -230,15 +248,23 @@ def _difference_cell(entry: dict[str, Any] | None) -> str:
 # ---- command
 
 
-def find_models(runs: Path) -> dict[str, Path]:
-    """The trained variants below a folder: NAME/model.safetensors or NAME.safetensors."""
-    found: dict[str, Path] = {}
+def find_models(runs: Path, also: Sequence[str] = ()) -> dict[str, Path | str]:
+    """The trained variants below a folder, NAME/model.safetensors or NAME.safetensors, and others by name.
+
+    `also` holds names of models or .safetensors files, which are called by their stem.
+    """
+    found: dict[str, Path | str] = {}
     for name in VARIANTS:
         for path in (runs / name / "model.safetensors", runs / f"{name}.safetensors"):
             if path.is_file():
                 found.setdefault(name, path)
     if not found:
         raise DataError(f"{runs} holds none of {', '.join(VARIANTS)}; train them: tools/train_capsnet.py")
+    for model in also:
+        name = Path(model).stem if model.endswith(".safetensors") else model
+        if name in VARIANTS or name in found:
+            raise ConfigError(f"--also {model}: a row is called {name} already; give the file another name")
+        found[name] = model
     return found
 
 
@@ -257,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scenes", nargs="*", default=[], help="NAME=MODEL=PHOTOS of held-out photo sets")
     parser.add_argument("--pose", nargs="*", type=Path, default=[], help="folders with pairs_with_gt.txt")
     parser.add_argument("--homography", type=Path, help="folder in HPatches layout")
+    parser.add_argument("--also", nargs="*", default=[], help="further models: names or .safetensors files")
     parser.add_argument("--per-grade", type=int, default=40, help="pairs of each scene and grade")
     parser.add_argument("--resolution", type=int, default=640)
     parser.add_argument("--limit", type=int)
@@ -264,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
-        models = find_models(options.runs)
+        models = find_models(options.runs, options.also)
         pose = tuple(options.pose)
         held_out = options.output / "held_out"
         if options.scenes:
