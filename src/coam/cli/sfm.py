@@ -58,6 +58,9 @@ def sfm(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Match again what other weights or settings have matched.")
     ] = False,
+    dense: Annotated[
+        bool, typer.Option("--dense", help="Also compute dense points (needs a pycolmap with CUDA).")
+    ] = False,
     hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
@@ -69,6 +72,7 @@ def sfm(
     except ImportError as error:
         raise MissingExtraError("pycolmap", "sfm") from error
 
+    from coam.sfm.dense import require_dense_stereo
     from coam.sfm.intrinsics import CameraChoice, read_intrinsics_list
     from coam.sfm.mapping import MapperOptions
     from coam.sfm.photos import list_photo_files
@@ -82,6 +86,8 @@ def sfm(
     ):
         if value not in allowed:
             raise ConfigError(f"{name} {value}: choose {', '.join(allowed)}")
+    if dense:
+        require_dense_stereo()
     list_photo_files(photos)  # a wrong folder is named before the model is loaded
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = SfmOptions(
@@ -98,7 +104,7 @@ def sfm(
     load = partial(load_for_sfm, model, device, settings)
     reconstruct = partial(run_sfm, overwrite=overwrite)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
-    run(photos, output, load, options, match_all, as_json, reconstruct)
+    run(photos, output, load, options, match_all, as_json, reconstruct, dense)
     if hloc is not None:
         from coam.sfm.hloc import database_to_hloc
 
@@ -122,6 +128,7 @@ def run(
     match_all: MatchAll | None,
     as_json: bool,
     run_sfm: Any,
+    dense: bool,
 ) -> None:
     """Reconstruct and report."""
     quiet = as_json
@@ -131,6 +138,11 @@ def run(
             typer.echo(line)
 
     summary = run_sfm(photos, output, load(), options, say, match_all, show_progress=not quiet)
+    if dense:
+        from coam.sfm.dense import add_dense_points
+
+        say("computing dense points")
+        summary = add_dense_points(output, photos)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return
@@ -141,7 +153,7 @@ def run(
         f"{summary['sparse_points']} points, "
         f"track length {summary['mean_track_length']:.2f}, reprojection error "
         f"{summary['mean_reprojection_error']:.2f} px; "
-        f"dense points: {summary['dense_points'] or 'not computed'}"
+        f"dense points: {summary['dense_points']}"
     )
     typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")
 
