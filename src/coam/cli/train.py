@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from coam.training.finetune import FineTuned
 
 MINUTES_FOR_PHOTOS = 5.0
+SECONDS_BETWEEN_PLOTS = 20.0  # drawing takes half a second
+Report = Callable[[dict[str, float]], None]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +46,7 @@ def train(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     devices: Annotated[int, typer.Option(min=1, help="With a recipe: train on so many together.")] = 1,
-    plot: Annotated[bool, typer.Option("--plot", help="Write RUN/curve.png at the end.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw RUN/curve.png, again and again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a model. Run the same line again to go on where a run was stopped."""
@@ -53,7 +56,7 @@ def train(
     if photos is not None:
         if data is not None or devices != 1:
             raise ConfigError("--data and --devices belong to a RECIPE, not to --photos")
-        summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device)
+        summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device, plot)
     else:
         assert recipe is not None
         if data is None:
@@ -61,7 +64,7 @@ def train(
         if model is not None:
             raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
         by_recipe = _stylizer if _trains_stylizer(recipe) else _by_recipe
-        summary = by_recipe(recipe, data, output, minutes or math.inf, device, devices)
+        summary = by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot)
     if summary is None:  # a further process of a run on several devices
         return
     if plot:
@@ -70,7 +73,7 @@ def train(
 
 
 def _by_recipe(
-    name: str, data: Path, output: Path, minutes: float, device: str, devices: int
+    name: str, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
 ) -> dict[str, Any] | None:
     from coam.training.config import load_recipe
     from coam.training.run import run_recipe
@@ -78,7 +81,7 @@ def _by_recipe(
     recipe = load_recipe(name)
     with progress_bar() as (begin, report):
         begin(recipe.steps)
-        outcome = run_recipe(recipe, data, output, minutes, report, device, devices)
+        outcome = run_recipe(recipe, data, output, minutes, _plotting(report, output, plot), device, devices)
     if not outcome.first_process:
         return None
     return _summary(output, outcome.step, recipe.steps, outcome.seconds)
@@ -91,7 +94,7 @@ def _trains_stylizer(name: str) -> bool:
 
 
 def _stylizer(
-    name: str, data: Path, output: Path, minutes: float, device: str, devices: int
+    name: str, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
 ) -> dict[str, Any]:
     from coam.stylization.recipe import load_stylize_recipe
     from coam.stylization.train import print_line, train_stylizer
@@ -99,18 +102,26 @@ def _stylizer(
     if devices != 1:
         raise ConfigError("the stylizer trains on one device; leave --devices out")
     recipe = load_stylize_recipe(name)
-    outcome = train_stylizer(recipe, data, output, minutes, device, print_line)
+    outcome = train_stylizer(recipe, data, output, minutes, device, _plotting(print_line, output, plot))
     summary = _summary(output, outcome.step, recipe.steps, outcome.seconds)
     next_command = f"coam stylize VIEW.jpg STYLE.jpg -o out.png --weights {summary['model']}"
     return {**summary, "finished": True, "next": next_command}
 
 
-def _on_photos(photos: Path, output: Path, minutes: float, model: str | None, device: str) -> dict[str, Any]:
+def _on_photos(
+    photos: Path, output: Path, minutes: float, model: str | None, device: str, plot: bool
+) -> dict[str, Any]:
     from coam.training.finetune import finetune_photos
 
     with progress_bar() as (begin, report):
         done = finetune_photos(
-            photos, output, minutes, model, device, report, lambda recipe: begin(recipe.steps)
+            photos,
+            output,
+            minutes,
+            model,
+            device,
+            _plotting(report, output, plot),
+            lambda recipe: begin(recipe.steps),
         )
     _warn(done)
     summary = _summary(output, done.outcome.step, done.recipe.steps, done.outcome.seconds)
@@ -153,6 +164,22 @@ def _plot(output: Path) -> Path:
     return path
 
 
+def _plotting(report: Report, output: Path, plot: bool) -> Report:
+    """`report`, and, if wanted, the curve drawn anew now and then, to be looked at while it trains."""
+    if not plot:
+        return report
+    drawn_at = -math.inf
+
+    def report_and_draw(line: dict[str, float]) -> None:
+        nonlocal drawn_at
+        report(line)
+        if time.monotonic() - drawn_at > SECONDS_BETWEEN_PLOTS:
+            _plot(output)
+            drawn_at = time.monotonic()
+
+    return report_and_draw
+
+
 def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(summary))
@@ -173,7 +200,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[tuple[Callable[[int], None], Callable[[dict[str, float]], None]]]:
+def progress_bar() -> Iterator[tuple[Callable[[int], None], Report]]:
     """A bar on stderr as two functions: one to begin with so many steps, one that takes lines of the log."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

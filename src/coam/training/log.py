@@ -87,7 +87,7 @@ def check_finite(line: dict[str, float], checkpoint: Path) -> None:
 
 
 def draw_log(lines: list[dict[str, float]], title: str = "") -> Image.Image:
-    """Two pictures in one: the loss, and the share of right matches, over the steps."""
+    """Two pictures in one: the loss, and the share of right matches (of a stylizer: L1), over the steps."""
     from PIL import Image
 
     from coam.viz.curves import draw_curves
@@ -98,12 +98,13 @@ def draw_log(lines: list[dict[str, float]], title: str = "") -> Image.Image:
     above = draw_curves(
         {"loss": (steps, [line["loss"] for line in lines])}, x_label="step", y_label="loss", title=title
     )
-    below = draw_curves(
-        {"right matches": (steps, [line["accuracy"] for line in lines])},
-        x_label="step",
-        y_label="share of right matches",
-        y_range=(0.0, 1.0),
-    )
+    if "accuracy" in lines[0]:
+        curves = {"right matches": (steps, [line["accuracy"] for line in lines])}
+        below = draw_curves(curves, x_label="step", y_label="share of right matches", y_range=(0.0, 1.0))
+    else:
+        stages = [name for name in ("sampled", "stage1", "stage2") if name in lines[-1]]
+        curves = {name: (steps, [line.get(name, math.nan) for line in lines]) for name in stages}
+        below = draw_curves(curves, x_label="step", y_label="L1")
     picture = Image.new("RGB", (above.width, above.height + below.height), "white")
     picture.paste(above, (0, 0))
     picture.paste(below, (0, above.height))
