@@ -112,6 +112,7 @@ class Localizer:
                 )
             return self.names
         base = self._global_descriptors(describe)
+        # The mean of the base is not taken out: over seven sets that found no better photos (docs/sfm.md).
         vector = unit_rows(np.asarray(describe(query), np.float32).reshape(1, -1))
         return [self.names[index] for index in nearest(vector, base, count)[0]]
 
