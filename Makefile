@@ -27,7 +27,7 @@ demo: $(VENV)/.core ## match the bundled pair and write demo.png
 test: $(VENV)/.dev ## the fast tests
 	@$(PYTEST) -n 2 $(ARGS)
 
-test-slow: $(VENV)/.dev ## the tests that take minutes
+test-slow: $(VENV)/.all ## the tests that take minutes
 	@$(PYTEST) -m slow $(ARGS)
 
 test-browser: $(VENV)/.browser ## the tests that drive a real browser (Chromium)
@@ -40,7 +40,7 @@ lint: $(VENV)/.dev ## ruff, and mypy --strict on src/coam
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.dev ## time and peak memory of encoding, decoding and matching
+bench: $(VENV)/.all ## time and peak memory of encoding, decoding and matching
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 train-smoke: $(VENV)/.dev ## train a tiny network on the bundled photos (CPU, a minute); the loss must fall
@@ -71,6 +71,11 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing coam with $(EXTRAS) into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.all: pyproject.toml $(VENV)/.dev
+	@echo "installing Ray, and kornia for the peers"
+	@$(PIP) --editable ".[$(EXTRAS),ray,peers]"
+	@touch $@
 
 $(VENV)/.kernels: pyproject.toml $(VENV)/.dev
 	@$(PIP) "triton>=3.9"
