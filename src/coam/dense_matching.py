@@ -139,7 +139,7 @@ class DenseMatching:
         side0, side1 = self._side(dense0), self._side(dense1)
         if self.config.ranking == "paper":
             mutual = mutual_nearest(
-                fold_score(side0.descriptors, side0.score), fold_score(side1.descriptors, side1.score)
+                self._weighed(side0.descriptors, side0.score), self._weighed(side1.descriptors, side1.score)
             )
             probability = rank = mutual.similarity.clamp(0, 1)
         else:
@@ -182,10 +182,12 @@ class DenseMatching:
         descriptors1, score1 = self._on_grid(dense1, self.positions(dense1))
         query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
         score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
-        best = nearest(query, descriptors1)
+        best = nearest(self._weighed(query, score0), self._weighed(descriptors1, score1))
         found1, _ = self._refine(dense0, dense1, points0, query, best.index1)
         points1 = self._look_back(dense0, dense1, points0, found1)
-        score = (best.similarity * score0 * score1[best.index1]).clamp(0, 1)
+        weighed = self.config.ranking == "paper"
+        score = best.similarity if weighed else best.similarity * score0 * score1[best.index1]
+        score = score.clamp(0, 1)
         return Candidates(points0, points1, torch.full_like(best.index1, -1), best.index1, score, [])
 
     def _refine(
@@ -208,10 +210,14 @@ class DenseMatching:
             refined = self._seek(dense0, dense1, points0, positions1[index1])
             return refined.points, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
         columns, rows = self._grid_shape(dense1)
-        descriptors1, _ = self._on_grid(dense1, positions1)
+        descriptors1 = self._weighed(*self._on_grid(dense1, positions1))
         refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
         points1 = refine(queries, descriptors1, index1, columns, rows, positions1).points
         return points1, torch.ones(len(points1), device=dense1.descriptors.device)
+
+    def _weighed(self, descriptors: Tensor, score: Tensor) -> Tensor:
+        """Descriptors (N, D) whose products are what the ranking compares: the paper's hold the score."""
+        return fold_score(descriptors, score) if self.config.ranking == "paper" else descriptors
 
     def _look_back(
         self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
