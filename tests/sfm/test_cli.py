@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from toy_scene import OracleMatcher
 from typer.testing import CliRunner
 
 from coam.dense_matching import MatcherConfig
+from coam.sfm.alignment import model_poses
+from coam.sfm.pipeline import load_model
 from coam.sfm.settings import warning_about_weights
 
 
@@ -55,6 +58,28 @@ def test_no_photo_located_is_exit_code_1_with_one_line(run, built, tmp_path):
     result = run("localize", built[0], tmp_path / "queries", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)[0]["located"] is False
+
+
+def test_points_for_known_poses(run, built, photos, queries, tmp_path):
+    """One command for who has a COLMAP model: its poses stay, `coam localize` works in the result."""
+    reference = built[0] / "sparse" / "0"
+    result = run("sfm", photos, "-o", tmp_path / "m", "--reference", reference, "--neighbours", "2")
+    assert result.exit_code == 0, result.output
+    assert "5 photos with known poses" in result.output
+    assert "(2 with most common points each)" in result.output
+    assert "5 of 5 photos registered" in result.output
+    before, after = model_poses(load_model(built[0])[0]), model_poses(load_model(tmp_path / "m")[0])
+    for name in before:
+        np.testing.assert_allclose(before[name][1], after[name][1], atol=1e-9)
+    assert (tmp_path / "m" / "model.html").is_file()
+    assert (tmp_path / "m" / "sparse" / "0" / "points.ply").is_file()
+    result = run("localize", tmp_path / "m", queries / "view02.png")
+    assert "1 of 1 photos located" in result.output
+    listed = tmp_path / "pairs.txt"
+    listed.write_text("view00.png view01.png\nview01.png view03.png\n")
+    result = run("sfm", photos, "-o", tmp_path / "m", "--reference", reference, "--pairs", listed)
+    assert "2 pairs (from " in result.output
+    assert "held by fewer than 30 points" in result.output  # the photos that no pair reaches
 
 
 def test_other_options_are_named_before_the_model_is_built_again(run, photos, tmp_path):
@@ -124,6 +149,11 @@ def test_other_weights_are_a_warning(tmp_path, matcher):
         (["sfm", "{tmp}/none", "-o", "{tmp}/m"], "no such folder; give a folder of photos"),
         (["sfm", "{tmp}", "-o", "{tmp}/m"], "holds no photos"),
         (["sfm", "{tmp}", "-o", "{tmp}/m", "--tracks", "x"], "--tracks x: choose quantised, merged, refined"),
+        (["sfm", "{tmp}", "-o", "{tmp}/m", "--pairing", "poses"], "give one with --reference"),
+        (
+            ["sfm", "{tmp}", "-o", "{tmp}/m", "--reference", "{tmp}", "--cameras", "x.txt"],
+            "--reference has the cameras too; leave --cameras out",
+        ),
         (["localize", "{tmp}", "{tmp}"], "holds no finished model"),
         (["localize", "{tmp}", "{tmp}", "-o", "{tmp}/x.csv"], "write poses to a .txt or .json file"),
     ],

@@ -19,13 +19,13 @@ from coam.sfm.hloc import (
     write_features,
     write_matches,
 )
-from coam.sfm.intrinsics import CameraChoice, make_cameras
+from coam.sfm.intrinsics import CameraChoice, camera_from_spec, make_cameras
 from coam.sfm.journal import PairJournal
 from coam.sfm.keypoints import collect_keypoints, load_keypoints, place_keypoints, save_keypoints
 from coam.sfm.localize import localize
-from coam.sfm.pairs import read_pairs
+from coam.sfm.pairs import read_pairs, reference_pairs
 from coam.sfm.photos import read_photo_folder
-from coam.sfm.pipeline import load_model
+from coam.sfm.pipeline import SfmOptions, load_model
 from coam.sfm.verify import verify_pairs
 
 
@@ -132,6 +132,8 @@ def test_triangulation_keeps_known_poses_and_locates(built, photos, queries, mat
     assert summary["registered_images"] == 5
     assert summary["sparse_points"] > 700
     assert summary["mean_reprojection_error"] < 0.5
+    assert summary["warnings"] == []
+    assert (tmp_path / "refined.h5").is_file()  # the default tracks, as everywhere
     before, after = model_poses(load_model(built[0])[0]), model_poses(load_model(tmp_path)[0])
     for name in before:
         np.testing.assert_allclose(before[name][0], after[name][0], atol=1e-9)
@@ -139,3 +141,68 @@ def test_triangulation_keeps_known_poses_and_locates(built, photos, queries, mat
     located = localize(tmp_path, queries / "view02.png", matcher)[0]
     reference = localize(built[0], queries / "view02.png", matcher)[0]
     np.testing.assert_allclose(located.centre, reference.centre, atol=0.02)
+
+
+def test_refined_tracks_bring_triangulated_points_nearer_to_the_truth(
+    photos, matcher, truth, tmp_path, scene
+):
+    """Into the true poses: a point of the room lies on one of its surfaces."""
+    reference = true_model(scene, photos, truth, tmp_path / "true")
+    error = {}
+    for tracks in ("quantised", "merged", "refined"):
+        triangulate(reference, photos, tmp_path / "out", matcher, options=SfmOptions(tracks=tracks))
+        model, _ = load_model(tmp_path / "out")
+        distances = []
+        for image_id in model.reg_image_ids():
+            image = model.image(image_id)
+            world = np.array([model.point3D(p.point3D_id).xyz for p in image.get_observation_points2D()])
+            number = scene.names.index(image.name)
+            true = scene.surface(number, scene.project(number, world))
+            distances.append(np.linalg.norm(true - world, axis=1))
+        error[tracks] = float(np.nanmedian(np.concatenate(distances)))
+    assert error["refined"] < 0.6 * error["merged"] < 0.6 * error["quantised"]
+    assert error["refined"] < 0.004  # the room is some 6 wide
+
+
+def true_model(scene, photos, truth, folder, points=()):
+    """A COLMAP model of the photos with the true poses, and points seen by the photos that `points` name."""
+    import pycolmap
+
+    model = pycolmap.Reconstruction()
+    camera = camera_from_spec("SIMPLE_PINHOLE 400 304 380 200 152")
+    camera.camera_id = 1
+    model.add_camera_with_trivial_rig(camera)
+    names = sorted(path.name for path in photos.iterdir())
+    for number, name in enumerate(names, 1):
+        pose = pycolmap.Rigid3d(pycolmap.Rotation3d(truth[name][0]), truth[name][1])
+        image = pycolmap.Image(name=name, camera_id=1, image_id=number, keypoints=np.full((9, 2), 150.0))
+        model.add_image_with_trivial_frame(image, pose)
+    for number, seen in enumerate(points):
+        track = pycolmap.Track()
+        for name in seen:
+            track.add_element(names.index(name) + 1, number)
+        model.add_point3D(np.array([0.0, 0.0, 1.0]), track, np.zeros(3, np.uint8))
+    folder.mkdir()
+    model.write(folder)
+    return folder
+
+
+def test_pairs_of_a_model_by_points_and_by_poses(scene, photos, truth, tmp_path):
+    import pycolmap
+
+    seen = [("view00.png", "view01.png"), ("view00.png", "view01.png", "view06.png")]
+    known = pycolmap.Reconstruction(true_model(scene, photos, truth, tmp_path / "m", seen))
+    names = sorted(truth)
+    by_points, how = reference_pairs(known, names, "auto", 1)
+    assert by_points == [("view00.png", "view01.png"), ("view00.png", "view06.png")]
+    assert how == "1 with most common points each"
+    assert reference_pairs(known, ["view00.png", "view06.png"], "model")[0] == [("view00.png", "view06.png")]
+    by_poses, _ = reference_pairs(known, names, "poses", 1)  # on an arc, so the nearest is the next
+    assert by_poses == [
+        ("view00.png", "view01.png"),
+        ("view03.png", "view04.png"),
+        ("view04.png", "view06.png"),
+    ]
+    empty = pycolmap.Reconstruction(true_model(scene, photos, truth, tmp_path / "n"))
+    assert reference_pairs(empty, names, "auto", 1)[0] == by_poses
+    assert reference_pairs(empty, names, "model", 1)[0] == []

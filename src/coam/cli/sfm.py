@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coam.sfm.pipeline import MatchAll, SfmOptions
+    from coam.sfm.pipeline import MatchAll
 
 
 def register(app: typer.Typer) -> None:
@@ -30,11 +30,18 @@ def sfm(
         int | None, typer.Option(min=32, max=8192, help="Long side in pixels at which photos are matched.")
     ] = None,
     max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
-    pairing: Annotated[str, typer.Option(help="auto, exhaustive, sequential or retrieval.")] = "auto",
+    pairing: Annotated[
+        str,
+        typer.Option(help="auto, exhaustive, sequential or retrieval; with --reference also model or poses."),
+    ] = "auto",
     pairs: Annotated[Path | None, typer.Option(help="A file with two photo names per line, instead.")] = None,
     neighbours: Annotated[
         int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
     ] = 20,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="A COLMAP model whose poses and cameras are kept: only points are made."),
+    ] = None,
     tracks: Annotated[
         str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
     ] = "refined",
@@ -72,7 +79,8 @@ def sfm(
     except ImportError as error:
         raise MissingExtraError("pycolmap", "sfm") from error
 
-    from coam.sfm.dense import require_dense_stereo
+    from coam.sfm.dense import add_dense_points, require_dense_stereo
+    from coam.sfm.hloc import database_to_hloc, triangulate
     from coam.sfm.intrinsics import CameraChoice, read_intrinsics_list
     from coam.sfm.mapping import MapperOptions
     from coam.sfm.photos import list_photo_files
@@ -82,12 +90,16 @@ def sfm(
         (tracks, ("quantised", "merged", "refined"), "--tracks"),
         (mapper, ("incremental", "global"), "--mapper"),
         (share_camera, ("auto", "all", "none"), "--share-camera"),
-        (pairing, ("auto", "exhaustive", "sequential", "retrieval"), "--pairing"),
+        (pairing, ("auto", "exhaustive", "sequential", "retrieval", "model", "poses"), "--pairing"),
     ):
         if value not in allowed:
             raise ConfigError(f"{name} {value}: choose {', '.join(allowed)}")
     if dense:
         require_dense_stereo()
+    if reference is None and pairing in ("model", "poses"):
+        raise ConfigError(f"--pairing {pairing} takes pairs from a model; give one with --reference")
+    if reference is not None and cameras is not None:
+        raise ConfigError("--reference has the cameras too; leave --cameras out")
     list_photo_files(photos)  # a wrong folder is named before the model is loaded
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = SfmOptions(
@@ -102,12 +114,28 @@ def sfm(
     )
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
-    reconstruct = partial(run_sfm, overwrite=overwrite)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
-    run(photos, output, load, options, match_all, as_json, reconstruct, dense)
-    if hloc is not None:
-        from coam.sfm.hloc import database_to_hloc
 
+    def say(line: str) -> None:
+        if not as_json:
+            typer.echo(line)
+
+    build: Any = run_sfm if reference is None else partial(triangulate, reference)
+    summary = build(
+        photos,
+        output,
+        load(),
+        options=options,
+        say=say,
+        match_all=match_all,
+        show_progress=not as_json,
+        overwrite=overwrite,
+    )
+    if dense:
+        say("computing dense points")
+        summary = add_dense_points(output, photos)
+    report(summary, output, as_json)
+    if hloc is not None:
         database_to_hloc(output / "database.db", hloc)
 
 
@@ -120,29 +148,8 @@ def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) ->
     return load_matcher(model or DEFAULT_MODEL, device=device, **{**settings, "looks": "once"})
 
 
-def run(
-    photos: Path,
-    output: Path,
-    load: Any,
-    options: SfmOptions,
-    match_all: MatchAll | None,
-    as_json: bool,
-    run_sfm: Any,
-    dense: bool,
-) -> None:
-    """Reconstruct and report."""
-    quiet = as_json
-
-    def say(line: str) -> None:
-        if not quiet:
-            typer.echo(line)
-
-    summary = run_sfm(photos, output, load(), options, say, match_all, show_progress=not quiet)
-    if dense:
-        from coam.sfm.dense import add_dense_points
-
-        say("computing dense points")
-        summary = add_dense_points(output, photos)
+def report(summary: Mapping[str, Any], output: Path, as_json: bool) -> None:
+    """Say what came of it."""
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return

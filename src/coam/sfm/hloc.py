@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,28 @@ import numpy.typing as npt
 
 from coam.errors import DataError
 from coam.geometry.coordinates import to_colmap
-from coam.images import load_image
 from coam.sfm.alignment import Pose, model_poses
+from coam.sfm.cycles import CycleReport
 from coam.sfm.database import read_database, write_database
-from coam.sfm.journal import Pair, replacing, require_space
-from coam.sfm.keypoints import Keypoints, Links, collect_keypoints, place_keypoints, save_keypoints
-from coam.sfm.mapping import colour_points, figures, quiet_colmap
+from coam.sfm.journal import Pair, remove_leftovers, replacing, require_space
+from coam.sfm.keypoints import Keypoints, Links, save_keypoints
+from coam.sfm.mapping import quiet_colmap
 from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
-from coam.sfm.pairs import covisible_pairs, write_pairs
+from coam.sfm.model_files import write_model_page, write_models
+from coam.sfm.pairs import write_pairs
 from coam.sfm.photos import PhotoFolder, read_photo
-from coam.sfm.settings import write_settings
-from coam.sfm.tracks import MergeOptions
-from coam.sfm.verify import VerifyOptions, verify_with_poses
+from coam.sfm.pipeline import (
+    MatchAll,
+    SfmOptions,
+    count_tracks,
+    make_tracks,
+    paths_and_digests,
+    propose_pairs,
+    read_masks,
+    summarise,
+)
+from coam.sfm.settings import claim_folder
+from coam.sfm.verify import VerifiedPair, inside_border, unmasked, verify_with_poses
 from coam.types import Size
 
 Floats = npt.NDArray[np.float64]
@@ -162,56 +173,68 @@ def triangulate(
     output: str | Path,
     matcher: Any,
     pairs: Sequence[Pair] | None = None,
-    neighbours: int = 20,
-    verify: VerifyOptions | None = None,
-    merge: MergeOptions | None = None,
+    options: SfmOptions | None = None,
     say: Callable[[str], None] = lambda line: None,
+    match_all: MatchAll | None = None,
+    show_progress: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """A model with the poses of `reference` (a COLMAP model folder, for example Aachen's) and points from our
     matches.
 
-    The output is a model folder as `coam sfm` makes it, so `coam localize` works in it. pairs: as given, or
-    the `neighbours` photos with most common points in the reference model.
+    The output is a model folder as `coam sfm` makes it, so `coam localize` works in it. pairs: instead of
+    those that `options` propose, by default the photos with most common points in the reference model. Of the
+    options, `cameras`, `cycle_error` and `mapper` are not used: cameras and places are those of the
+    reference. match_all, show_progress, overwrite: as in `coam.sfm.pipeline.run_sfm`.
     """
     quiet_colmap()
-    verify, output, photos = verify or VerifyOptions(), Path(output), Path(photos)
+    options, output, photos = options or SfmOptions(), Path(output), Path(photos)
+    matcher = looking_once(matcher)
+    remove_leftovers(output)
     known = _read_reference(reference)
     folder = _photos_of_model(known, photos)
-    poses = {name: pose for name, pose in model_poses(known).items() if name in set(folder.names)}
-    wanted = [p for p in (pairs or covisible_pairs(known, neighbours)) if p[0] in poses and p[1] in poses]
+    for line in folder.left_out:
+        say(f"left out: {line}")
+    claim_folder(output, matcher, options, overwrite, say)
+    wanted, how = (pairs, "given") if pairs else propose_pairs(folder, matcher, options, known)
+    wanted = [pair for pair in wanted if set(folder.names).issuperset(pair)]
     if not wanted:
-        raise DataError(
-            f"{reference}: its photos share no points, so there are no pairs; give them with --pairs"
-        )
-    paths = {p.name: p.path for p in folder.photos}
-    matcher = looking_once(matcher)
-    write_settings(output, matcher)
-    matched = match_pairs(
-        matcher, paths, {p.name: p.digest for p in folder.photos}, wanted, output / "matches.h5"
-    )
+        raise DataError(f"{reference}: gives no pairs of its photos ({how}); give them with --pairs")
+    write_pairs(wanted, output / "pairs.txt")
+    say(f"{len(folder.photos)} photos with known poses, {len(wanted)} pairs ({how})")
+    journal = output / "matches.h5"
+    if match_all is None:
+        matched = match_pairs(matcher, *paths_and_digests(folder), wanted, journal, show_progress)
+    else:
+        matched = match_all(folder, wanted, journal)
+    poses = model_poses(known)
     cameras, camera_of, camera_by_name = _reference_cameras(known, folder)
-    verified = {
-        pair: verify_with_poses(
-            record_to_matches(matched.read(pair)), camera_by_name[pair[0]], camera_by_name[pair[1]],
-            poses[pair[0]], poses[pair[1]], verify,
-        )
-        for pair in wanted
-    }  # fmt: skip
+    keep = read_masks(folder, options.masks)
+
+    def verify(pair: Pair) -> VerifiedPair:
+        first, second = pair
+        matches = record_to_matches(matched.read(pair))
+        usable = unmasked(matches, pair, keep) & inside_border(matches, options.verify.border)
+        index = np.flatnonzero(usable)
+        found = verify_with_poses(
+            matches.select(index), camera_by_name[first], camera_by_name[second], poses[first], poses[second],
+            options.verify,
+        )  # fmt: skip
+        return replace(found, inliers=index[found.inliers])
+
+    verified = {pair: verify(pair) for pair in wanted}
     say(f"{sum(v.accepted for v in verified.values())} of {len(wanted)} pairs agree with the known poses")
-    keypoints, links = place_keypoints(*collect_keypoints(folder.names, matched, verified), "merged", merge)
-    matched.close()
+    keypoints, links = make_tracks(folder, matched, verified, output, options, say)
+    say(f"{count_tracks(keypoints)} tracks; triangulating")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
     save_keypoints(keypoints, output / "keypoints.h5")
     model = _triangulate_points(output, keypoints, cameras, camera_of, poses)
-    colour_points(model, lambda name: load_image(folder.path(name)).rgb)
-    place = output / "sparse" / "0"
-    place.mkdir(parents=True, exist_ok=True)
-    model.write(place)
-    summary = {
-        "photos": len(folder.photos),
-        **figures([model]),
-        "photos_folder": os.path.relpath(photos, output),
-    }
+    write_models([model], folder, output)
+    no_cycles = CycleReport({}, (), 0, 0)  # rotations are known, not measured
+    summary = summarise(folder, [model], matched, verified, no_cycles, keypoints, options)
+    matched.close()
+    summary["photos_folder"] = os.path.relpath(photos, output)
+    write_model_page([model], output / "model.html", say)
     with replacing(output / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n")
     return summary
@@ -233,7 +256,9 @@ def _photos_of_model(known: Any, photos: Path) -> PhotoFolder:
     there = [name for name in names if (photos / name).is_file()]
     if not there:
         raise DataError(f"{photos}: holds none of the {len(names)} photos of the model; give their folder")
-    return PhotoFolder(photos, tuple(read_photo(photos / name, name) for name in there), ())
+    lost = sorted(set(names) - set(there))
+    left_out = [f"{lost[0]} and {len(lost) - 1} more photos of the model are not in {photos}"] if lost else []
+    return PhotoFolder(photos, tuple(read_photo(photos / name, name) for name in there), tuple(left_out))
 
 
 def _reference_cameras(known: Any, folder: PhotoFolder) -> tuple[list[Any], list[int], dict[str, Any]]:
@@ -278,9 +303,7 @@ def _triangulate_points(
     settings = pycolmap.IncrementalPipelineOptions()
     settings.random_seed = 0
     settings.extract_colors = False
-    work = output / ".triangulate"
-    work.mkdir(parents=True, exist_ok=True)
-    model = pycolmap.triangulate_points(frame, output / "database.db", work, work, True, settings)
+    with tempfile.TemporaryDirectory(prefix="coam-") as work:
+        model = pycolmap.triangulate_points(frame, output / "database.db", work, work, True, settings)
     model.update_point_3d_errors()
-    shutil.rmtree(work, ignore_errors=True)
     return model

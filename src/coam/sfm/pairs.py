@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
+from coam.sfm.alignment import model_poses
 from coam.sfm.journal import Pair, replacing
 
 Descriptors = npt.NDArray[np.float32]
@@ -179,6 +180,26 @@ def pose_pairs(
         best = np.argsort(row, kind="stable")[:count]
         pairs += [(names[i], names[j]) for j in best if np.isfinite(row[j])]
     return _sorted_pairs(pairs)
+
+
+def reference_pairs(
+    reconstruction: Any, names: Sequence[str], kind: str = "auto", count: int = 20
+) -> tuple[list[Pair], str]:
+    """Pairs of the photos `names` from a pycolmap reconstruction that has them, and one line that says how.
+
+    kind: "model", by common points; "poses", by places and directions; "auto", the first where there are
+    points.
+    """
+    poses, wanted = model_poses(reconstruction), set(names)
+    if kind == "auto":
+        kind = "model" if reconstruction.num_points3D() else "poses"
+    if kind == "model":
+        shared = covisible_pairs(reconstruction, count)
+        return [pair for pair in shared if wanted.issuperset(pair)], f"{count} with most common points each"
+    known = sorted(wanted & set(poses))
+    rotations = np.array([poses[name][0] for name in known]).reshape(-1, 3, 3)
+    centres = np.array([-poses[name][0].T @ poses[name][1] for name in known]).reshape(-1, 3)
+    return pose_pairs(known, rotations, centres, count), f"{count} nearest of similar direction each"
 
 
 def covisible_pairs(reconstruction: Any, count: int = 20, minimum: int = 1) -> list[Pair]:

@@ -37,6 +37,7 @@ from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import (
     Keypoints,
+    Links,
     collect_keypoints,
     links_of_strong_pairs,
     load_keypoints,
@@ -71,7 +72,8 @@ Tracks = Literal["quantised", "merged", "refined"]
 class SfmOptions:
     """Everything that changes a model."""
 
-    pairing: Literal["auto", "exhaustive", "sequential", "retrieval"] = "auto"
+    # "model" and "poses" take pairs from a model with known poses, see `coam.sfm.hloc.triangulate`
+    pairing: Literal["auto", "exhaustive", "sequential", "retrieval", "model", "poses"] = "auto"
     pairs_file: str | None = None  # two names per line; replaces pairing
     neighbours: int = 20  # retrieval: similar photos matched with each photo
     cameras: CameraChoice = field(default_factory=CameraChoice)
@@ -115,7 +117,7 @@ def run_sfm(
     say(f"{len(folder.photos)} photos, {len(wanted)} pairs ({how})")
     if match_all is None:
         matched = match_pairs(
-            matcher, *_paths_and_digests(folder), wanted, output / "matches.h5", show_progress
+            matcher, *paths_and_digests(folder), wanted, output / "matches.h5", show_progress
         )
     else:
         matched = match_all(folder, wanted, output / "matches.h5")
@@ -161,8 +163,10 @@ def require_model(summary: Mapping[str, Any], folder: PhotoFolder) -> None:
         )
 
 
-def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tuple[list[Pair], str]:
-    """The pairs to match, and how they were chosen in words."""
+def propose_pairs(
+    folder: PhotoFolder, matcher: Any, options: SfmOptions, reference: Any = None
+) -> tuple[list[Pair], str]:
+    """The pairs to match, and how they were chosen in words. reference: a pycolmap model of the photos."""
     names = folder.names
     if options.pairs_file is not None:
         return pairing.read_pairs(options.pairs_file, names), f"from {options.pairs_file}"
@@ -170,6 +174,10 @@ def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tup
         return pairing.exhaustive_pairs(names), "all pairs"
     if options.pairing == "sequential":
         return pairing.sequential_pairs(names), "neighbours in the order of names"
+    if reference is not None and options.pairing in ("auto", "model", "poses"):
+        return pairing.reference_pairs(reference, names, options.pairing, options.neighbours)
+    if options.pairing in ("model", "poses"):
+        raise ConfigError(f"--pairing {options.pairing} takes pairs from a model; give one with --reference")
     if options.pairing not in ("auto", "retrieval"):
         raise ConfigError(
             f"there is no pairing {options.pairing}; choose auto, exhaustive, sequential or retrieval"
@@ -181,7 +189,8 @@ def propose_pairs(folder: PhotoFolder, matcher: Any, options: SfmOptions) -> tup
     )
 
 
-def _paths_and_digests(folder: PhotoFolder) -> tuple[dict[str, Path], dict[str, str]]:
+def paths_and_digests(folder: PhotoFolder) -> tuple[dict[str, Path], dict[str, str]]:
+    """photo name -> file, and -> digest of its bytes."""
     return {p.name: p.path for p in folder.photos}, {p.name: p.digest for p in folder.photos}
 
 
@@ -257,6 +266,30 @@ def _finished_summary(path: Path, key: str) -> dict[str, Any] | None:
     return summary if summary.get("key") == key and complete else None
 
 
+def make_tracks(
+    folder: PhotoFolder,
+    matched: PairJournal,
+    verified: Mapping[Pair, VerifiedPair],
+    output: Path,
+    options: SfmOptions,
+    say: Say,
+) -> tuple[Keypoints, Links]:
+    """Keypoints where `options.tracks` puts them, and the links between them."""
+    keypoints, links = collect_keypoints(folder.names, matched, verified)
+    if options.tracks == "refined":
+        say("aligning matches in the photos")
+        paths, _ = paths_and_digests(folder)
+        stamps = {pair: matched.read(pair).stamp for pair in links.pairs}
+        links = refine_links(paths, keypoints, links, stamps, output / "refined.h5", options.align)
+    variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
+    return place_keypoints(keypoints, links, variant, options.merge)
+
+
+def count_tracks(keypoints: Keypoints) -> int:
+    """How many tracks the keypoints are in."""
+    return int(keypoints.tracks.max(initial=-1)) + 1
+
+
 def build_models(
     folder: PhotoFolder,
     matched: PairJournal,
@@ -272,15 +305,8 @@ def build_models(
     import pycolmap
 
     require_space(output, SPACE_FOR_MAPPING)
-    keypoints, links = collect_keypoints(folder.names, matched, verified)
-    if options.tracks == "refined":
-        say("aligning matches in the photos")
-        paths, _ = _paths_and_digests(folder)
-        stamps = {pair: matched.read(pair).stamp for pair in links.pairs}
-        links = refine_links(paths, keypoints, links, stamps, output / "refined.h5", options.align)
-    variant: Literal["quantised", "merged"] = "quantised" if options.tracks == "quantised" else "merged"
-    keypoints, links = place_keypoints(keypoints, links, variant, options.merge)
-    say(f"{int(keypoints.tracks.max(initial=-1)) + 1} tracks; building the model")
+    keypoints, links = make_tracks(folder, matched, verified, output, options, say)
+    say(f"{count_tracks(keypoints)} tracks; building the model")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
     given = given_cameras(folder.photos, camera_of, options.cameras)
     mapper = replace(
@@ -348,7 +374,7 @@ def summarise(
         "verified_pairs": sum(geometry.accepted for geometry in verified.values()),
         "contradicted_pairs": len(cycles.removed),
         "triangles": {"all": cycles.triangles, "closing": cycles.closing},
-        "tracks": int(keypoints.tracks.max(initial=-1)) + 1,
+        "tracks": count_tracks(keypoints),
         "registered": registered,
         "not_registered": missing,
         "left_out": list(folder.left_out),
