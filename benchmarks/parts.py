@@ -21,6 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 POSITIONS = 128 * 128
 KEYPOINTS = 2048  # of the peers; as many as we keep matches
 SIZES = (256, 384, 512, 768, 1024)
+GRIDS = (64, 128, 192)
 Options = argparse.Namespace
 
 
@@ -64,16 +65,17 @@ def preset(name: str, options: Options) -> Iterator[Row]:
 
 
 def backends(options: Options) -> Iterator[Row]:
-    """The default network by every backend that is installed."""
+    """The default network by every backend."""
     from coam.backends import open_network
     from coam.models.registry import load_model
 
     model = load_model().model
     image = torch.from_numpy(sample_images(options.size)[0].copy()).permute(2, 0, 1)[None] / 255
-    names = ["plain", "float32", "bfloat16"]
-    if find_spec("onnx"):
-        names += [name for name in ("onnxruntime", "openvino") if find_spec(name)]
-    for name in names:
+    for name in ("plain", "float32", "bfloat16", "onnxruntime", "openvino"):
+        absent = missing("onnx", name) if name in ("onnxruntime", "openvino") else []
+        if absent:
+            yield not_installed("backends", name, absent)
+            continue
         network = open_network(model, torch.device("cpu"), name)
         with torch.inference_mode():
             encoded = network.encode(image)
@@ -98,7 +100,9 @@ def peers(options: Options) -> Iterator[Row]:
         return cv2.BFMatcher(cv2.NORM_L2, crossCheck=True).match(*found)
 
     yield measure("peers", f"SIFT, {KEYPOINTS} keypoints, mutual (OpenCV)", match_sift, options.repeats)
-    if find_spec("kornia") is None:
+    stages = (f"XFeat, {KEYPOINTS} keypoints, mutual", f"LightGlue alone, {KEYPOINTS} keypoints given")
+    if missing("kornia"):
+        yield from (not_installed("peers", stage, ["kornia"]) for stage in stages)
         return
     from kornia.feature import LightGlue, XFeat
 
@@ -116,31 +120,34 @@ def peers(options: Options) -> Iterator[Row]:
     side = {"keypoints": keypoints, "descriptors": torch.randn(1, KEYPOINTS, 128)}
     side["image_size"] = torch.tensor([[options.size, options.size]])
     with torch.inference_mode():
-        yield measure("peers", f"XFeat, {KEYPOINTS} keypoints, mutual", match_xfeat, options.repeats)
-        stage = f"LightGlue alone, {KEYPOINTS} keypoints given"
-        yield measure("peers", stage, lambda: glue({"image0": side, "image1": side}), options.repeats)
+        yield measure("peers", stages[0], match_xfeat, options.repeats)
+        yield measure("peers", stages[1], lambda: glue({"image0": side, "image1": side}), options.repeats)
 
 
 def many(options: Options) -> Iterator[Row]:
-    """`match_many` on a sequence: every photo with the next one, and with the one after it."""
+    """`match_many` on a fifth, half and all of a sequence: each photo with the next and the one after it."""
     import coam
 
     matcher = coam.load_matcher(device="cpu", resolution=options.size, looks="once", cached_images=4)
-    images = sequence(options.images, options.size)
-    pairs = [(i, j) for i in range(len(images)) for j in (i + 1, i + 2) if j < len(images)]
+    photos = sequence(options.images, options.size)
 
-    def run() -> None:
+    def run(count: int, pairs: list[tuple[int, int]]) -> None:
         with torch.inference_mode():
-            prepared = [matcher.prepare(image) for image in images]
+            prepared = [matcher.prepare(image) for image in photos[:count]]
         for _ in matcher.match_many((prepared[i], prepared[j]) for i, j in pairs):
             pass
 
-    row = measure("many", f"match_many, {len(images)} photos, {len(pairs)} pairs", run, 1, warm_up=False)
-    yield row | {"pairs_per_second": len(pairs) / row["seconds"]}
+    run(2, [(0, 1)])
+    for count in sorted({max(2, len(photos) // 5), max(2, len(photos) // 2), len(photos)}):
+        pairs = [(i, j) for i in range(count) for j in (i + 1, i + 2) if j < count]
+        stage = f"match_many, {count} photos, {len(pairs)} pairs"
+        row = measure("many", stage, lambda c=count, p=pairs: run(c, p), 1, warm_up=False)
+        each = {f"{time}_per_pair": row[time] / len(pairs) for time in ("seconds", "cpu_seconds")}
+        yield row | {"pairs": len(pairs)} | each
 
 
 def growth(options: Options) -> Iterator[Row]:
-    """A pair with features at hand, by size of the photos."""
+    """A pair with features at hand by size of the photos; what the grid changes in it by size of the grid."""
     import coam
 
     for size in SIZES:
@@ -149,6 +156,22 @@ def growth(options: Options) -> Iterator[Row]:
             first, second = (matcher.prepare(image) for image in sample_images(size))
             stage = f"pair, features at hand, {size} px"
             yield measure("growth", stage, lambda m=matcher, a=first, b=second: m.match(a, b), 1)
+    for grid in GRIDS:
+        matcher = coam.load_matcher(device="cpu", resolution=options.size, looks="once", grid=grid)
+        with torch.inference_mode():
+            dense = matcher.describe(*sample_images(options.size))
+            stage = f"match (sample, search, refine), grid {grid}^2"
+            yield measure("growth", stage, lambda m=matcher, d=dense: m.matching.between(*d), 1)
+
+
+def missing(*packages: str) -> list[str]:
+    """Which of these cannot be imported."""
+    return [package for package in packages if find_spec(package) is None]
+
+
+def not_installed(part: str, stage: str, packages: list[str]) -> Row:
+    """The row of what could not be measured, so that the table shows the gap."""
+    return {"part": part, "stage": stage, "note": f"not installed: {', '.join(packages)}"}
 
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {

@@ -1,4 +1,4 @@
-"""Time and peak memory on the CPU: search, presets, backends, peers, many photos, growth with size.
+"""Time and peak memory on the CPU: search, presets, backends, peers, many photos, growth with size and grid.
 
     python -m benchmarks [--size 512] [--threads 2] [--repeats 3] [--parts default,peers] [--json FILE]
 
@@ -39,8 +39,8 @@ def main() -> None:
     rows: list[Row] = []
     for part in wanted if "search" in wanted else ["search", *wanted]:
         for row in run_part(part, options):
-            rows.append(row | {"ratio": row["cpu_seconds"] / (rows or [row])[0]["cpu_seconds"]})
-            print_row(rows[-1])
+            rows.append(with_ratio(row, (rows or [row])[0]))
+            print(line_of(rows[-1]), flush=True)
     report = {"threads": options.threads, "size": options.size, "torch": torch.__version__, "rows": rows}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1))
@@ -72,13 +72,22 @@ def run_part(part: str, options: argparse.Namespace) -> list[Row]:
     return [json.loads(line) for line in child.stdout.splitlines() if line.startswith("{")]
 
 
-def print_row(row: Row) -> None:
+def with_ratio(row: Row, reference: Row) -> Row:
+    """A row with its processor time over that of the reference, where it was measured."""
+    return row if "note" in row else row | {"ratio": row["cpu_seconds"] / reference["cpu_seconds"]}
+
+
+def line_of(row: Row) -> str:
     """One line of the table."""
-    print(
-        f"{row['part']:24}{row['stage']:46}{row['seconds']:9.3f}{row['cpu_seconds']:8.3f}"
-        f"{row['ratio']:8.2f}{row['extra_mib']:11.0f}{row['peak_mib']:10.0f}",
-        flush=True,
-    )
+    label = f"{row['part']:24}{row['stage']:46}"
+    if "note" in row:
+        return f"{label}  {row['note']}"
+    figures = f"{row['seconds']:9.3f}{row['cpu_seconds']:8.3f}{row['ratio']:8.2f}"
+    memory = f"{row['extra_mib']:11.0f}{row['peak_mib']:10.0f}"
+    if "pairs" not in row:
+        return label + figures + memory
+    each = f"  a pair: {row['seconds_per_pair']:.3f} s, {row['cpu_seconds_per_pair']:.3f} cpu s"
+    return label + figures + memory + each
 
 
 if __name__ == "__main__":
