@@ -12,6 +12,7 @@ from coam.errors import CoamError
 from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.localize import localize
+from coam.sfm.mapping import camera_specs
 from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
 
 
@@ -66,7 +67,7 @@ def scene_size(yard):
 @pytest.mark.slow
 def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_path):
     photos = copy([*yard.day, *yard.night], tmp_path / "photos")
-    options = SfmOptions(tracks="merged", cameras=CameraChoice(sharing="all"))
+    options = SfmOptions(cameras=CameraChoice(sharing="all"))
     summary = run_sfm(photos, tmp_path / "model", shipped, options)
     assert summary["registered_images"] == 16, summary["not_registered"]
     assert summary["mean_reprojection_error"] < 1.0
@@ -78,7 +79,7 @@ def test_all_sixteen_are_registered_where_they_are(yard, shipped, poses, tmp_pat
 
 @pytest.mark.slow
 def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path):
-    options = SfmOptions(tracks="merged", cameras=CameraChoice(sharing="all"))
+    options = SfmOptions(cameras=CameraChoice(sharing="all"))
     run_sfm(copy(yard.day, tmp_path / "day"), tmp_path / "model", shipped, options)
     located = localize(tmp_path / "model", copy(yard.night, tmp_path / "night"), shipped)
     assert [location.reason for location in located] == [""] * 4
@@ -91,10 +92,10 @@ def test_night_views_are_located_in_the_day_model(yard, shipped, poses, tmp_path
 
 
 def test_reduced_set_with_sift_on_a_grid(yard, poses, tmp_path):
-    """Five day views and a night query: real pictures through every stage but the network."""
+    """Five day views and two night queries: real pictures through every stage but the network."""
     matcher = SiftGridMatcher(features=2500)
     photos = copy(yard.day[3:8], tmp_path / "day")
-    summary = run_sfm(photos, tmp_path / "model", matcher, SfmOptions(tracks="merged"))
+    summary = run_sfm(photos, tmp_path / "model", matcher)
     assert summary["registered_images"] == 5
     assert summary["mean_reprojection_error"] < 0.5  # the grid step is 4 pixels
     model, _ = load_model(tmp_path / "model")
@@ -102,7 +103,10 @@ def test_reduced_set_with_sift_on_a_grid(yard, poses, tmp_path):
     errors = pose_errors(model_poses(model), poses, size)
     assert errors.position.max() < 0.01 * size
     assert errors.rotation.max() < 0.5
-    location = localize(tmp_path / "model", yard.night[1], matcher)[0]
-    assert location.reason == ""
-    errors = pose_errors({**model_poses(model), location.name: location.pose}, poses, size)
-    assert errors.position[errors.names.index(location.name)] < 0.02 * size
+    # SIFT finds few matches between day and night: 28 do not fix a focal length as well, 39 do
+    camera = {"*": next(iter(camera_specs(model).values()))}
+    for night, given, most in ((yard.night[1], camera, 0.005), (yard.night[2], None, 0.02)):
+        location = localize(tmp_path / "model", night, matcher, given)[0]
+        assert location.reason == ""
+        errors = pose_errors({**model_poses(model), location.name: location.pose}, poses, size)
+        assert errors.position[errors.names.index(location.name)] < most * size
