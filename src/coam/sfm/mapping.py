@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,9 +39,6 @@ class MapperOptions:
     min_model_size: int = 3  # photos: smaller models are dropped
     max_reprojection_error: float = 4.0  # pixels: observations further off are removed after refinement
     refine_intrinsics: bool = True
-    # COLMAP's ids of cameras that stay as the user gave them; they follow from the list of given cameras, so
-    # they are no part of what identifies the options
-    given_cameras: tuple[int, ...] = field(default=(), repr=False)
     min_links: int = 15  # verified matches a pair needs to be used
     links_per_pair: int = 300  # cameras are found from so many of a pair's best; all are triangulated after
     seed: int = 0
@@ -62,12 +59,13 @@ def run_mapper(
     output: Path,
     options: MapperOptions,
     right_photos: Callable[[Any], int] = lambda model: int(model.num_reg_images()),
+    given_cameras: Collection[int] = (),
 ) -> list[Any]:
     """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
 
     databases: the one to use, and others to try where there is doubt about any photo of its model.
     right_photos: how many photos of a model are believed; attempts are judged by it, because a model that
-    registers everything can be wrong.
+    registers everything can be wrong. given_cameras: ids of cameras that are not refined.
     """
     import pycolmap
 
@@ -84,7 +82,7 @@ def run_mapper(
             continue
         work = output / str(number)
         work.mkdir()
-        models = _largest_first(_map_once(database, work, options, attempt))
+        models = _largest_first(_map_once(database, work, options, attempt, given_cameras))
         value = (right_photos(models[0]), models[0].num_points3D()) if models else (0, 0)
         if value > best_value:
             best, best_value = models, value
@@ -94,13 +92,19 @@ def run_mapper(
     return best
 
 
-def _map_once(database: Path, work: Path, options: MapperOptions, attempt: Attempt) -> Mapping[int, Any]:
+def _map_once(
+    database: Path, work: Path, options: MapperOptions, attempt: Attempt, given_cameras: Collection[int]
+) -> Mapping[int, Any]:
     import pycolmap
 
     if options.mapper == "global":
-        found: Mapping[int, Any] = pycolmap.global_mapping(database, work, work, _global_options(options))
+        # this mapper refines all cameras or none; `adjust` refines the others after it
+        refine = options.refine_intrinsics and not given_cameras
+        settings = _global_options(replace(options, refine_intrinsics=refine))
+        found: Mapping[int, Any] = pycolmap.global_mapping(database, work, work, settings)
         return found
     settings = _incremental_options(options, attempt)
+    settings.constant_cameras = settings.mapper.constant_cameras = set(given_cameras)
     found = pycolmap.incremental_mapping(database, work, work, settings)
     return found
 
@@ -146,7 +150,6 @@ def _incremental_options(options: MapperOptions, attempt: Attempt) -> Any:
     settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
     settings.mapper.abs_pose_refine_focal_length = options.refine_intrinsics
     settings.mapper.abs_pose_refine_extra_params = options.refine_intrinsics
-    settings.constant_cameras = settings.mapper.constant_cameras = set(options.given_cameras)
     return settings
 
 
@@ -159,9 +162,7 @@ def _global_options(options: MapperOptions) -> Any:
     settings.random_seed = settings.mapper.random_seed = options.seed
     settings.num_threads = options.threads
     adjustment = settings.mapper.bundle_adjustment
-    # this mapper refines all cameras or none; `adjust` refines the others after it
-    refine = options.refine_intrinsics and not options.given_cameras
-    adjustment.refine_focal_length = adjustment.refine_extra_params = refine
+    adjustment.refine_focal_length = adjustment.refine_extra_params = options.refine_intrinsics
     return settings
 
 
@@ -182,8 +183,11 @@ def triangulate_all(model: Any, database: Path, options: MapperOptions) -> Any:
         return pycolmap.triangulate_points(model, database, work, work, True, settings)
 
 
-def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:
-    """Bundle adjustment with a robust loss, then removal of observations that do not fit; repeated."""
+def adjust(model: Any, options: MapperOptions, given_cameras: Collection[int] = (), rounds: int = 2) -> None:
+    """Bundle adjustment with a robust loss, then removal of observations that do not fit; repeated.
+
+    given_cameras: ids of cameras that are not refined.
+    """
     import pycolmap
 
     quiet_colmap()
@@ -199,7 +203,7 @@ def adjust(model: Any, options: MapperOptions, rounds: int = 2) -> None:
         everything = pycolmap.BundleAdjustmentConfig()
         for image_id in model.reg_image_ids():
             everything.add_image(image_id)
-        for camera_id in set(model.cameras) & set(options.given_cameras):
+        for camera_id in set(model.cameras) & set(given_cameras):
             everything.set_constant_cam_intrinsics(camera_id)
         everything.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
         pycolmap.create_default_bundle_adjuster(settings, everything, model).solve()

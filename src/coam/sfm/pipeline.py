@@ -308,12 +308,9 @@ def build_models(
     keypoints, links = make_tracks(folder, matched, verified, output, options, say)
     say(f"{count_tracks(keypoints)} tracks; building the model")
     write_database(output / "database.db", keypoints, links, verified, cameras, camera_of)
-    given = given_cameras(folder.photos, camera_of, options.cameras)
-    mapper = replace(
-        options.mapper,
-        min_model_size=min(options.mapper.min_model_size, len(folder.photos)),
-        given_cameras=tuple(index + 1 for index in given),  # as `write_database` numbers them
-    )
+    # ids as `write_database` gives them
+    given = [index + 1 for index in given_cameras(folder.photos, camera_of, options.cameras)]
+    smallest = min(options.mapper.min_model_size, len(folder.photos))
     mapped = output / f"mapped-{key[:12]}"
     for old in output.glob("mapped-*"):
         if old != mapped:
@@ -323,14 +320,15 @@ def build_models(
         def right_photos(model: Any) -> int:
             return int(model.num_reg_images()) - len(contradicted(model, matched, verified, options.verify))
 
+        mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
             (temporary / "work").mkdir(parents=True)
             databases = [temporary / "work" / name for name in ("all.db", "strong.db")]
             sure = links_of_strong_pairs(links, STRONG_SHARE)
             for database, chosen in zip(databases, (links, sure), strict=True):
-                few = strongest_links(keypoints, chosen, mapper.links_per_pair)
+                few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
                 write_database(database, keypoints, few, verified, cameras, camera_of)
-            found = run_mapper(databases, temporary / "work", mapper, right_photos)
+            found = run_mapper(databases, temporary / "work", mapper, right_photos, given)
             for index, model in enumerate(found):
                 for name in take_out_contradicted(model, matched, verified, options.verify):
                     say(f"{name}: taken out, most of what it shares with others contradicts its place")
@@ -339,9 +337,9 @@ def build_models(
             shutil.rmtree(temporary / "work", ignore_errors=True)
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
     save_keypoints(keypoints, output / "keypoints.h5")
-    models = [triangulate_all(model, output / "database.db", mapper) for model in models]
+    models = [triangulate_all(model, output / "database.db", options.mapper) for model in models]
     for model in models:
-        adjust(model, mapper)
+        adjust(model, options.mapper, given)
     write_models(models, folder, output)
     shutil.rmtree(mapped, ignore_errors=True)
     return models, keypoints
