@@ -209,31 +209,85 @@ def test_a_backend_that_cannot_be_is_refused_in_one_line(file):
     assert "auto" in BACKENDS
 
 
+def errors_of(network: Network, matching: DenseMatching, images: Pair, truth_of) -> np.ndarray:
+    """Pixels between each match of two images and the truth, where `truth_of` knows it."""
+    with torch.inference_mode():
+        found = matching.between(*network.decode(*(network.encode(image) for image in images)))
+    truth, known = truth_of(found.points0.numpy().astype(np.float64))
+    return np.linalg.norm(truth - found.points1.numpy(), axis=1)[known]
+
+
+def as_tensor(photo: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(photo.transpose(2, 0, 1)))[None]
+
+
+WIDTH, HEIGHT = 384, 288
+
+
+def read_photo(path) -> np.ndarray:
+    photo = Image.open(path).convert("RGB").resize((WIDTH, HEIGHT), Image.Resampling.BOX)
+    return np.asarray(photo, np.float32) / 255
+
+
 def test_precision_in_bfloat16_is_that_of_float32(file):
-    """Share of matches within 3 and 5 pixels of a known homography: within .002, on four photos."""
+    """Share of matches within 1, 3 and 5 pixels of a known homography: within .002, on six real pairs."""
     courtyard = samples.courtyard()
-    paths = [samples.motorcycle().left, courtyard.day[3], courtyard.day[8], courtyard.night[1]]
-    width, height = 384, 288
-    corners = np.float32([[0, 0], [width, 0], [width, height], [0, height]])
-    map_01 = cv2.getPerspectiveTransform(corners, np.float32([[30, 12], [370, 0], [352, 280], [0, 262]]))
+    corners = np.float32([[0, 0], [WIDTH, 0], [WIDTH, HEIGHT], [0, HEIGHT]])
+    places = {  # corners of the photo in the other one -> how dark that is
+        "small change": (np.float32([[30, 12], [370, 0], [352, 280], [0, 262]]), 1.4),
+        "large change": (np.float32([[84, 14], [372, 52], [307, 285], [8, 207]]), 2.2),
+    }
     matching = DenseMatching(MatcherConfig(), file.model.temperature.item())
     errors: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
-    for path in paths:
-        photo = np.asarray(Image.open(path).convert("RGB").resize((width, height)), np.float32) / 255
-        other = cv2.warpPerspective(photo, map_01, (width, height)) ** 1.4
-        tensors = [torch.from_numpy(np.ascontiguousarray(x.transpose(2, 0, 1)))[None] for x in (photo, other)]
-        for backend, found in errors.items():
-            network = network_of(backend)
-            with torch.inference_mode():
-                matches = matching.between(*network.decode(*(network.encode(t) for t in tensors)))
-            truth = cv2.perspectiveTransform(matches.points0.numpy()[None].astype(np.float64), map_01)[0]
-            found.append(np.linalg.norm(truth - matches.points1.numpy(), axis=1))
+    for path in (samples.motorcycle().left, courtyard.day[3], courtyard.night[1]):
+        photo = read_photo(path)
+        for target, gamma in places.values():
+            map_01 = cv2.getPerspectiveTransform(corners, target)
+            images = as_tensor(photo), as_tensor(cv2.warpPerspective(photo, map_01, (WIDTH, HEIGHT)) ** gamma)
+
+            def truth_of(points, map_01=map_01):
+                return cv2.perspectiveTransform(points[None], map_01)[0], np.ones(len(points), bool)
+
+            for backend, found in errors.items():
+                found.append(errors_of(network_of(backend), matching, images, truth_of))
     pooled = {backend: np.concatenate(found) for backend, found in errors.items()}
-    assert min(len(found) for found in pooled.values()) > 5000
-    for limit, tolerance in ((1, 0.01), (3, 0.002), (5, 0.002)):
+    assert min(len(found) for found in pooled.values()) > 10_000
+    for limit in (1, 3, 5):
         shares = [(found <= limit).mean() for found in pooled.values()]
-        assert abs(shares[0] - shares[1]) <= tolerance, (limit, shares)
+        assert abs(shares[0] - shares[1]) <= 0.002, (limit, shares)
         assert shares[0] > 0.85
+
+
+@pytest.mark.slow
+def test_precision_in_bfloat16_between_day_and_night(file):
+    """Real pairs, far from easy (half of the matches are true), with the truth from depth.
+
+    Rounding swaps matches that are as good as each other, and one in thirty becomes true or false by it: with
+    19,000 matches the difference of the shares has a standard error of about .0013. Hence .004, not .002.
+    """
+    courtyard = samples.courtyard()
+    paths = {path.stem: path for path in (*courtyard.day, *courtyard.night)}
+    names, scale = list(paths), WIDTH / 640
+    matching = DenseMatching(MatcherConfig(), file.model.temperature.item())
+    errors: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
+    for name0 in courtyard.depth_names:
+        first = names.index(name0)
+        for name1 in {names[(first + 3) % 16], names[(first + 7) % 16], names[12 + first % 4]} - {name0}:
+
+            def truth_of(points, name0=name0, name1=name1):
+                original = ((points + 0.5) / scale - 0.5).astype(np.float32)
+                truth, known = courtyard.true_points1(name0, name1, original)
+                return (truth + 0.5) * scale - 0.5, known
+
+            images = as_tensor(read_photo(paths[name0])), as_tensor(read_photo(paths[name1]))
+            for backend, found in errors.items():
+                found.append(errors_of(network_of(backend), matching, images, truth_of))
+    pooled = {backend: np.concatenate(found) for backend, found in errors.items()}
+    assert min(len(found) for found in pooled.values()) > 15_000
+    for limit, least in ((1, 0.25), (3, 0.5), (5, 0.55)):
+        shares = [(found <= limit).mean() for found in pooled.values()]
+        assert abs(shares[0] - shares[1]) <= 0.004, (limit, shares)
+        assert shares[0] > least
 
 
 def test_what_is_batched_on_cuda_gives_the_same_matches(monkeypatch):
