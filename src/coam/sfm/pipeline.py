@@ -8,7 +8,7 @@ The model folder:
     refined.h5     verified matches aligned in the photos
     keypoints.h5   refined keypoints: what lifts new matches to 3D (`coam localize`)
     database.db    the same for COLMAP
-    sparse/0, 1..  models, largest first: COLMAP binary, text/ and points.ply
+    sparse/0, 1..  models, largest first: COLMAP binary, text/, points.ply (`--dense`: dense.ply)
     model.html     point cloud and cameras, opens in any browser
     summary.json   the figures, warnings and what was left out
 """
