@@ -12,8 +12,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from coam.errors import ConfigError, DataError
 from coam.storage import atomic_write, load_matches, save_matches
@@ -217,3 +219,11 @@ def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No space left"), atomic_write(tmp_path / "full.txt"):
         raise OSError(28, "No space left on device")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_weights_are_as_readable_as_any_file(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "weights.safetensors") as temporary:
+        save_file({"weight": torch.zeros(2)}, temporary)
+    (tmp_path / "plain.txt").write_text("")
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1

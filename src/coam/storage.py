@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -49,10 +50,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Made here, so that a folder that cannot be written is found out before the block does its work.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = stat.S_IMODE(temporary.stat().st_mode)
     except OSError as error:
         raise _cannot_write(path, error) from error
     try:
         yield temporary
+        temporary.chmod(mode)  # some libraries replace the file by one that only its owner may read
         _commit(temporary, target)
     except OSError as error:
         raise _cannot_write(path, error) from error
