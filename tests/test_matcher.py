@@ -559,3 +559,16 @@ def test_flat_pictures_are_no_evidence_of_the_same_place() -> None:
     matches = load_matcher(device="cpu", resolution=256).match(flat, flat)
     assert len(matches) == 0
     assert matches.overlap == 0.0
+
+
+def test_few_or_sure_matches_are_chosen_after_the_pair_was_judged() -> None:
+    pair = samples.motorcycle()
+    matcher = load_matcher(device="cpu", resolution=256)
+    everything = matcher.match(pair.left, pair.right)
+    sure = int((everything.scores >= 0.8).sum())
+    for options, count in (({"max_matches": 5}, 5), ({"min_score": 0.8}, sure), ({"max_matches": 0}, 0)):
+        some = matcher.variant(**options).match(pair.left, pair.right)
+        assert len(some) == count
+        assert some.overlap == everything.overlap
+        assert some.meta["looks"] == everything.meta["looks"]
+        assert list(some.scores[:1]) == list(everything.scores[: min(1, count)])

@@ -120,7 +120,8 @@ def test_a_variant_shares_the_network_and_nothing_else():
     assert other.network is matcher.network
     assert other._cache is not matcher._cache
     assert matcher.config == replace(other.config, looks=matcher.config.looks, max_matches=2048)
-    assert other.matching.config.max_matches == 7
+    assert other.config.max_matches == 7
+    assert matcher.matching is not other.matching
 
 
 @pytest.mark.slow

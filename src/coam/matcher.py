@@ -19,15 +19,26 @@ from torch import Tensor
 
 from coam.backends import open_network
 from coam.backends.batches import decode_pairs, split_encoded
-from coam.dense_matching import PRESETS, Candidates, MatcherConfig
+from coam.dense_matching import CROWDING_CELLS, PRESETS, Candidates, MatcherConfig
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.graphed_matching import matching_for
 from coam.images import ImageLike, LoadedImage, ResizedImage, as_tensor, load_image, resize_for_model
-from coam.looks import HEAD_START, MOST_ALIGNED, Look, Sighting, aligned_look, judge, search_looks, show
+from coam.looks import (
+    HEAD_START,
+    JUDGED,
+    MOST_ALIGNED,
+    Look,
+    Sighting,
+    aligned_look,
+    judge,
+    search_looks,
+    show,
+)
 from coam.matching import sample_map
 from coam.matching.pair_score import overlap_probability
+from coam.matching.selection import choose_spread
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.types import FloatArray, Grid, Matches, Size
@@ -74,7 +85,7 @@ class Matcher:
             self.config = replace(config, grid=128)
         if self.config.refinement == "fine" and file.architecture != "stacked":
             self.config = replace(self.config, refinement="quadratic")
-        self.matching = matching_for(self.config, file.model.temperature.item(), device)
+        self.matching = matching_for(for_judging(self.config), file.model.temperature.item(), device)
 
     # ---- what users call
 
@@ -172,7 +183,7 @@ class Matcher:
         """The same network with other settings (fields of `MatcherConfig`) and a cache of its own."""
         other = copy.copy(self)
         other.config = replace(self.config, **options)
-        other.matching = matching_for(other.config, self.matching.temperature, self.device)
+        other.matching = matching_for(for_judging(other.config), self.matching.temperature, self.device)
         other._cache = OrderedDict()
         return other
 
@@ -217,7 +228,9 @@ class Matcher:
         """What one look at the photos as they are found; then, as the settings allow, other looks."""
         matches = self._to_matches(a, b, found)
         matches.meta["looks"] = 1
-        return matches if self.config.looks == "once" else self._look_again(a, b, judge(matches))
+        if self.config.looks != "once":
+            matches = self._look_again(a, b, judge(matches))
+        return choose_matches(matches, self.config)
 
     def _look_again(self, a: PreparedImage, b: PreparedImage, best: Sighting) -> Matches:
         """Search for the geometry where it was not found, then look from one viewpoint while that helps."""
@@ -324,6 +337,25 @@ def _to_original(points: Tensor, prepared: PreparedImage) -> FloatArray:
     width, height = prepared.image.size
     clipped: FloatArray = np.clip(original, 0, np.asarray([width - 1, height - 1], dtype=np.float32))
     return clipped
+
+
+def for_judging(config: MatcherConfig) -> MatcherConfig:
+    """The settings of a look: few or only sure matches may be wanted, more are needed to judge it by."""
+    return replace(
+        config,
+        max_matches=max(config.max_matches, JUDGED),
+        min_score=min(config.min_score, MatcherConfig.min_score),
+    )
+
+
+def choose_matches(matches: Matches, config: MatcherConfig) -> Matches:
+    """Of all that was found, what the settings ask for."""
+    matches = matches.select(matches.scores >= config.min_score)
+    if len(matches) <= config.max_matches:
+        return matches
+    points0, scores = torch.from_numpy(matches.points0), torch.from_numpy(matches.scores)
+    cell = max(matches.size0) / CROWDING_CELLS
+    return matches.select(choose_spread(points0, scores, config.max_matches, cell, config.crowding).numpy())
 
 
 def _checked_keypoints(keypoints: npt.ArrayLike, size: tuple[int, int]) -> FloatArray:
