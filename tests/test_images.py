@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,50 @@ def test_sixteen_bit_colour_png() -> None:
     assert np.abs(rgb[0].astype(int) - [[255, 128, 0], [1, 2, 155]]).max() <= 1
 
 
+def grey_ramp(highest: int) -> np.ndarray:
+    """100 x 100 values from 0 to `highest`, rising row by row."""
+    return np.linspace(0, highest, 10_000).round().astype(np.uint16).reshape(100, 100)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_ten_bits_in_sixteen_fill_the_range(kind: str) -> None:
+    """Without a stretch 1023 of 65535 would be 4 of 255; the 99.9th percentile, 1022, becomes white."""
+    grey = load_image(encode(Image.fromarray(grey_ramp(1023)), kind)).rgb[..., 0]
+    np.testing.assert_allclose(grey.ravel(), np.linspace(0, 255, 10_000), atol=1.1)
+    assert (grey[-1, -10:] == 255).all()
+
+
+def test_the_stretch_begins_below_a_quarter_of_the_range() -> None:
+    for highest, lifted in ((15_000, True), (16_500, False), (65_535, False)):
+        values = grey_ramp(highest)
+        plain = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        loaded = load_image(values).rgb[..., 0]
+        assert (not np.array_equal(loaded, plain)) == lifted, highest
+        assert (loaded[-1, -1] == 255) == (lifted or highest == 65_535)
+    # A few hot pixels do not hide that the rest is dark, and black stays black.
+    hot = grey_ramp(1000)
+    hot[0, :5] = 65_535
+    assert load_image(hot).rgb[-1, -1, 0] == 255
+    assert load_image(np.zeros((50, 50), np.uint16)).rgb.max() == 0
+
+
+def test_low_range_colours_keep_their_hue_and_opacity() -> None:
+    rgba = np.zeros((40, 40, 4), np.uint16)
+    rgba[..., :3] = (1000, 500, 250)
+    rgba[..., 3] = 65_535
+    assert load_image(rgba).rgb[0, 0].tolist() == [255, 128, 64]
+
+
+def test_low_range_sixteen_bit_colour_png_is_read_with_all_its_bits() -> None:
+    """Pillow keeps the upper bytes: of 10 bits in 16 that would be four grey levels."""
+    values = np.stack([grey_ramp(1023), grey_ramp(1023)[::-1], grey_ramp(512)], axis=-1)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    data = png(100, 100, rows, bit_depth=16, colour_type=2)
+    rgb = load_image(data).rgb
+    np.testing.assert_allclose(rgb, np.minimum(values / 1023 * 255, 255), atol=1.5)
+    assert len(np.unique(rgb)) > 200
+
+
 def test_one_bit_palette_cmyk_lab_and_float() -> None:
     bits = Image.fromarray(np.array([[255, 0], [0, 255]], np.uint8)).convert("1")
     assert load_image(encode(bits, "PNG")).rgb[..., 0].tolist() == [[255, 0], [0, 255]]
@@ -293,6 +339,28 @@ def test_what_is_no_picture_file_is_refused(tmp_path: Path) -> None:
         load_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
 
 
+def test_urls_are_not_read() -> None:
+    for url in ("http://example.org/a.jpg", "https://example.org/a.jpg", Path("https://example.org/a.jpg")):
+        with pytest.raises(ImageError, match="URLs are not read") as error:
+            load_image(url)
+        one_line(error)
+
+
+def test_reading_a_photo_does_not_import_torch(tmp_path: Path) -> None:
+    Image.fromarray(scene()).save(tmp_path / "a.png")
+    read = "import sys; from coam.images import load_image; load_image(sys.argv[1])"
+    command = [sys.executable, "-c", read + "; print('torch' in sys.modules)", str(tmp_path / "a.png")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_photo_knows_where_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(scene()).save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert load_image("a.png").path == str(tmp_path / "a.png")
+    assert load_image(scene()).path is None
+    assert LoadedImage(scene(), name="upload.jpg").path is None
+
+
 def test_unreadable_objects_are_refused() -> None:
     for source in (io.StringIO("text"), b"", 7, None, [[1, 2], [3, 4]]):
         with pytest.raises(ImageError) as error:
@@ -383,10 +451,12 @@ def test_shrinking_is_antialiased() -> None:
         ((640, 480), {"resolution": 512, "squash": True}, (512, 512)),
         ((640, 480), {"resolution": (320, 320)}, (320, 256)),  # 240 = 7.5 * 32, halves go up
         ((640, 480), {"resolution": (320, 160), "squash": True}, (320, 160)),
-        ((100, 80), {"resolution": 512}, (512, 416)),
-        ((100, 80), {"resolution": 512, "upscale": False}, (96, 96)),  # 80 = 2.5 * 32
-        ((1, 1), {"resolution": 512}, (512, 512)),
-        ((1, 1), {"resolution": 512, "upscale": False}, (32, 32)),
+        ((128, 100), {"resolution": 512}, (512, 416)),  # exactly four times
+        ((100, 80), {"resolution": 512}, (416, 320)),  # 400 x 320: no more than four times
+        ((24, 18), {"resolution": 800}, (96, 64)),  # 96 x 72
+        ((100, 80), {"resolution": 512, "most_upscaled": 1.0}, (96, 96)),  # 80 = 2.5 * 32
+        ((24, 18), {"resolution": 512, "squash": True}, (512, 512)),  # as published
+        ((1, 1), {"resolution": 512}, (32, 32)),
         ((1, 60_000), {"resolution": 512}, (32, 512)),
         ((60_000, 1), {"resolution": 512}, (512, 32)),
         ((640, 480), {"resolution": 100, "multiple": 1}, (100, 75)),

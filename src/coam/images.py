@@ -1,35 +1,44 @@
 """Pictures in: any image-like to 8-bit RGB, resized for a model, and points mapped both ways.
 
 Decisions, made once here: EXIF orientation is applied; transparent pixels show white; 16-bit values are
-scaled (65535 is white), never clipped; of an animation the first frame is taken; floats are in [0, 1].
+scaled (65535 is white), never clipped, and stretched where they use less than a quarter of their range; of an
+animation the first frame is taken; floats are in [0, 1].
+
+torch is imported only for what is a tensor, so that photos can be read before it is.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
-from torch import Tensor
 
+from coam.bit_depth import is_cut_to_upper_bytes, read_sixteen_bits, stretch_low_range, uses_low_range
 from coam.errors import ConfigError, ImageError
-from coam.geometry.coordinates import Points, resize_points
 from coam.types import Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from coam.geometry.coordinates import Points
 
 RGB = npt.NDArray[np.uint8]  # (H, W, 3)
 ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | npt.NDArray[Any] | Tensor | LoadedImage"
 )
 
+MOST_UPSCALED = 4.0  # times: beyond, a network is shown blur, and matches it
 MAX_PIXELS = 200_000_000  # larger pictures are refused before they are decoded: 200 MP are 600 MB as RGB
 
 # Photo formats only: Pillow also opens documents (EPS starts Ghostscript), which is no business of a matcher.
@@ -64,6 +73,11 @@ class LoadedImage:
         """(width, height)"""
         return int(self.rgb.shape[1]), int(self.rgb.shape[0])
 
+    @property
+    def path(self) -> str | None:
+        """Where its file is, absolute; None where it came from no file."""
+        return os.path.abspath(self.name) if self.name and os.path.isfile(self.name) else None
+
 
 @dataclass(frozen=True)
 class ResizedImage:
@@ -86,7 +100,7 @@ def load_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> LoadedImag
     if isinstance(source, Image.Image):
         _check_pixels(source.size, max_pixels, "the PIL image")
         return _from_pil(source, getattr(source, "filename", None) or None, "the PIL image")
-    if isinstance(source, Tensor):
+    if _is_tensor(source):
         return LoadedImage(_rgb_from_array(_channels_last(source), "the tensor", max_pixels))
     if isinstance(source, np.ndarray):
         return LoadedImage(_rgb_from_array(source, "the array", max_pixels))
@@ -95,7 +109,7 @@ def load_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> LoadedImag
     if isinstance(source, (str, os.PathLike)):
         return _read_path(source, max_pixels)
     if hasattr(source, "read"):
-        return _read_file_object(source, max_pixels)
+        return _read_file_object(cast("IO[bytes]", source), max_pixels)
     kind = type(source).__name__
     raise ImageError(f"a {kind} is not an image; give a path, bytes, a file, a PIL image, array or tensor")
 
@@ -116,6 +130,8 @@ def _read_path(source: str | os.PathLike[str], max_pixels: int) -> LoadedImage:
 
 def _check_is_readable_file(name: str) -> None:
     """Ask before opening: opening a pipe or a device would wait for ever."""
+    if re.match(r"(https?|ftp)://?", name):  # one slash is left of two in a Path
+        raise ImageError(f"{name}: URLs are not read; download the photo and give its path")
     try:
         mode = os.stat(name).st_mode
     except FileNotFoundError as error:
@@ -157,7 +173,17 @@ def _decode(file: IO[bytes], name: str | None, label: str, max_pixels: int) -> L
         raise ImageError(f"{label}: is not a picture that can be read; give a JPEG, PNG or TIFF") from error
     with image:
         _check_pixels(image.size, max_pixels, label)
-        return _from_pil(image, name, label)
+        is_cut = is_cut_to_upper_bytes(image)
+        loaded = _from_pil(image, name, label)
+        return _with_all_bits(loaded, file, image, label) if is_cut and uses_low_range(loaded.rgb) else loaded
+
+
+def _with_all_bits(loaded: LoadedImage, file: IO[bytes], image: Image.Image, label: str) -> LoadedImage:
+    """The photo from all 16 bits of its file, where its upper bytes alone would be nearly black."""
+    values = read_sixteen_bits(file)
+    if values is None:
+        return loaded
+    return replace(loaded, rgb=np.array(_upright(Image.fromarray(_rgb_from_array(values, label)), image)))
 
 
 def _known_formats() -> list[str]:
@@ -203,9 +229,7 @@ def _check_pixels(size: Size, max_pixels: int, label: str) -> None:
 def _from_pil(image: Image.Image, name: str | None, label: str) -> LoadedImage:
     try:
         image.load()
-        turn = _TURN_FOR_ORIENTATION.get(_exif_value(image, _ORIENTATION))
-        upright = image if turn is None else image.transpose(turn)
-        rgb = _rgb_from_pil(upright, label)
+        rgb = _rgb_from_pil(_upright(image, image), label)
     except ImageError:
         raise
     except MemoryError as error:
@@ -214,6 +238,12 @@ def _from_pil(image: Image.Image, name: str | None, label: str) -> LoadedImage:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(f"{label}: is damaged ({reason}); copy or download it again") from error
     return LoadedImage(rgb, name, _focal35(image), _camera(image))
+
+
+def _upright(pixels: Image.Image, tagged: Image.Image) -> Image.Image:
+    """`pixels` turned as the EXIF orientation of `tagged` asks."""
+    turn = _TURN_FOR_ORIENTATION.get(_exif_value(tagged, _ORIENTATION))
+    return pixels if turn is None else pixels.transpose(turn)
 
 
 def _rgb_from_pil(image: Image.Image, label: str) -> RGB:
@@ -260,7 +290,14 @@ def _camera(image: Image.Image) -> str | None:
 # ---- arrays
 
 
+def _is_tensor(source: object) -> TypeGuard[Tensor]:
+    torch = sys.modules.get("torch")  # what is not imported has made no tensors
+    return torch is not None and isinstance(source, torch.Tensor)
+
+
 def _channels_last(tensor: Tensor) -> npt.NDArray[Any]:
+    import torch
+
     tensor = tensor.detach().cpu()
     if tensor.dtype in (torch.bfloat16, torch.float16):
         tensor = tensor.float()  # numpy has no bfloat16
@@ -277,7 +314,8 @@ def _rgb_from_array(array: npt.NDArray[Any], label: str, max_pixels: int = MAX_P
             f"{label}: has shape {shape}; give one image: (H, W), (H, W, 3) or a tensor (3, H, W)"
         )
     _check_pixels((array.shape[1], array.shape[0]), max_pixels, label)
-    values = np.ascontiguousarray(_to_uint8(array, label))
+    deep = stretch_low_range(array) if array.dtype == np.uint16 else array
+    values = np.ascontiguousarray(_to_uint8(deep, label))
     if values.ndim == 2 or values.shape[2] == 1:
         return np.repeat(values.reshape(*values.shape[:2], 1), 3, axis=2)
     return _over_white(values) if values.shape[2] == 4 else values
@@ -317,14 +355,14 @@ def resize_for_model(
     resolution: int | tuple[int, int],
     multiple: int = 32,
     squash: bool = False,
-    upscale: bool = True,
+    most_upscaled: float = MOST_UPSCALED,
 ) -> ResizedImage:
     """`rgb` (H, W, 3) uint8 as a tensor (1, 3, H', W') whose sides are multiples of `multiple`.
 
     The aspect ratio is kept and the long side becomes `resolution` (or the picture is fitted into the box
-    `resolution` = (width, height)); with `squash` it is stretched to resolution x resolution, or the box.
-    Each side is then rounded to the nearest multiple, at least one, so the scales in x and y differ slightly
-    and are recorded exactly. With `upscale=False` a picture that fits keeps its size, up to that rounding.
+    `resolution` = (width, height)), but it grows no more than `most_upscaled` times; with `squash` it is
+    stretched to resolution x resolution, or the box. Each side is then rounded to the nearest multiple, at
+    least one, so the scales in x and y differ slightly and are recorded exactly.
     """
     height, width = rgb.shape[:2]
     box = (resolution, resolution) if isinstance(resolution, int) else resolution
@@ -332,9 +370,7 @@ def resize_for_model(
         raise ConfigError(f"resolution {resolution} and multiple {multiple} must be positive; try 512 and 32")
     factors = (box[0] / width, box[1] / height)
     if not squash:
-        factors = (min(factors), min(factors))
-    if not upscale:
-        factors = (min(factors[0], 1.0), min(factors[1], 1.0))
+        factors = (min(*factors, most_upscaled),) * 2
     new_width = _nearest_multiple(width * factors[0], multiple)
     new_height = _nearest_multiple(height * factors[1], multiple)
     pixels = _resample(rgb, new_width, new_height)
@@ -343,6 +379,8 @@ def resize_for_model(
 
 def as_tensor(pixels: npt.NDArray[Any]) -> Tensor:
     """Pixels (H, W, 3) of 0 to 255 as a network takes them: (1, 3, H, W) float32 in [0, 1]."""
+    import torch
+
     return torch.from_numpy(pixels).permute(2, 0, 1)[None].float().div_(255).contiguous()
 
 
@@ -366,9 +404,13 @@ def _resample(rgb: RGB, width: int, height: int) -> npt.NDArray[Any]:
 
 def points_to_resized(points: Points, scale: tuple[float, float]) -> Points:
     """Points (..., 2) of the original picture in the resized one; `scale` is that of `ResizedImage`."""
+    from coam.geometry.coordinates import resize_points
+
     return resize_points(points, scale)
 
 
 def points_to_original(points: Points, scale: tuple[float, float]) -> Points:
     """Points (..., 2) of the resized picture in the original one; the inverse of `points_to_resized`."""
+    from coam.geometry.coordinates import resize_points
+
     return resize_points(points, (1.0 / scale[0], 1.0 / scale[1]))
