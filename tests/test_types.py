@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,17 @@ def test_top_and_select_keep_rows_together() -> None:
 
 def test_overlap_is_unknown_unless_calibrated() -> None:
     assert np.isnan(matches().overlap)
+
+
+def test_repr_is_one_short_line() -> None:
+    assert repr(matches()) == "Matches(4 matches, photos of 64 x 48 and 32 x 32)"
+    sure = replace(matches(1), overlap=0.987)
+    assert repr(sure) == "Matches(1 match, photos of 64 x 48 and 32 x 32, overlap 0.99)"
+
+
+def test_doubtful_is_a_known_overlap_below_one_half() -> None:
+    doubts = [replace(matches(), overlap=value).is_doubtful for value in (0.0, 0.49, 0.5, 1.0, float("nan"))]
+    assert doubts == [True, True, False, False, False]
 
 
 def test_matches_are_frozen() -> None:

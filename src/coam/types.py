@@ -21,6 +21,13 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 Size = tuple[int, int]  # (width, height) in pixels
 
+SAME_PLACE = 0.5  # the overlap from which two photos are said to show the same place
+
+
+def matches_in_words(count: int) -> str:
+    """The number with its noun: 1 match, 2,048 matches."""
+    return f"{count:,} match{'' if count == 1 else 'es'}"
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -73,14 +80,24 @@ class Matches:
     grid0: Grid | None = None
     grid1: Grid | None = None
     overlap: float = float("nan")  # probability that the two photos show the same place; nan: not calibrated
-    meta: dict[str, Any] = field(default_factory=dict)  # model name, timing, rotation: JSON values only
-    image0: Any = field(
-        default=None, repr=False, compare=False
-    )  # what was matched, kept for draw(); never saved
-    image1: Any = field(default=None, repr=False, compare=False)
+    # Model name, timing, looks; image0, image1: paths of photos that were read from files. JSON values only
+    meta: dict[str, Any] = field(default_factory=dict)
+    image0: Any = field(default=None, compare=False)  # what was matched, kept for draw(); never saved
+    image1: Any = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def __repr__(self) -> str:
+        (width0, height0), (width1, height1) = self.size0, self.size1
+        known = "" if np.isnan(self.overlap) else f", overlap {self.overlap:.2f}"
+        photos = f"photos of {width0} x {height0} and {width1} x {height1}"
+        return f"Matches({matches_in_words(len(self))}, {photos}{known})"
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the photos probably do not show the same place; False where that is not known."""
+        return bool(self.overlap < SAME_PLACE)
 
     def top(self, count: int) -> Matches:
         """The `count` best matches."""
@@ -113,7 +130,10 @@ class Matches:
         return load_matches(path)
 
     def draw(self, **options: Any) -> Image.Image:
-        """The two photos side by side with match lines; options as in `coam.viz.draw_matches`."""
+        """The two photos side by side with match lines; options as in `coam.viz.draw_matches`.
+
+        Matches that were loaded open the photo files they came from, where these are still there.
+        """
         from coam.viz import draw_matches
 
         return draw_matches(self, **options)

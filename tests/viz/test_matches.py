@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,8 +10,8 @@ from coam.errors import ConfigError, ImageError
 from coam.types import Matches
 from coam.viz import draw_matches, spread_subset
 from coam.viz.canvas import CAPTION_HEIGHT, GAP, as_rgb, disc_cover, draw_dots, faded, lay_out
-from coam.viz.colours import CORRECT, WRONG, colour_table, colourise, plane_colours
-from coam.viz.matches import dot_radius
+from coam.viz.colours import CORRECT, DOUBTFUL, WRONG, colour_table, colourise, plane_colours, score_end
+from coam.viz.matches import _summary, dot_radius
 
 GREY = 120
 
@@ -35,7 +37,7 @@ def pixel(picture: Image.Image, x: float, y: float) -> tuple[int, int, int]:
 
 
 def test_dots_lie_where_the_points_are_and_carry_the_end_colours_of_the_map():
-    matches = make_matches([(20, 30), (150, 60)], [(40, 30), (100, 70)], [0.2, 0.9])
+    matches = make_matches([(20, 30), (150, 60)], [(40, 30), (100, 70)], [0.0, 0.9])
     picture = draw_matches(matches, layout="horizontal", width=408, max_lines=0)
     assert picture.size == (408, 100 + CAPTION_HEIGHT)
     table = colour_table("score")
@@ -45,6 +47,53 @@ def test_dots_lie_where_the_points_are_and_carry_the_end_colours_of_the_map():
     assert pixel(picture, 200 + GAP + 40, 30) == low
     assert pixel(picture, 200 + GAP + 100, 70) == high
     assert pixel(picture, 204, 50) == (255, 255, 255)  # the gap is paper
+
+
+def test_bad_scores_never_look_good():
+    """The scale runs from 0 to at least 0.5: .004 has the colour of .004 whatever else is in the picture."""
+    bad = draw_matches(make_matches([(20, 30)], [(40, 30)], [0.004]), layout="horizontal", width=408)
+    table = colour_table("score").tolist()
+    assert list(pixel(bad, 20, 30)) == table[2]  # .004 / .5 * 255 = 2.04
+    middling = draw_matches(make_matches([(20, 30)], [(40, 30)], [0.4]), layout="horizontal", width=408)
+    assert list(pixel(middling, 20, 30)) == table[204]
+    assert score_end(np.float32([])) == score_end(np.float32([0.001, 0.5])) == 0.5
+    assert score_end(np.float32([0.25, 0.75])) == 0.75
+
+
+def test_matches_of_different_places_are_grey_and_the_caption_says_so():
+    matches = make_matches([(20, 50)], [(180, 50)], [0.9])
+    doubtful = replace(matches, overlap=0.02)
+    picture = draw_matches(doubtful, layout="horizontal", width=408)
+    assert pixel(picture, 20, 50) == DOUBTFUL
+    red, green, blue = pixel(picture, 120, 50)
+    assert max(red, green, blue) - min(red, green, blue) < 12, "the line is grey"
+    yellow = tuple(colour_table("score")[255].tolist())
+    assert (
+        pixel(draw_matches(replace(matches, overlap=0.98), layout="horizontal", width=408), 20, 50) == yellow
+    )
+    assert pixel(draw_matches(doubtful, layout="horizontal", width=408, colour="score"), 20, 50) == yellow
+    judged = draw_matches(doubtful, layout="horizontal", width=408, correct=np.array([True]))
+    assert pixel(judged, 20, 50) == CORRECT
+    assert _summary(doubtful, 1, "side") == "1 match  ·  probably not the same place: 2 %"
+    assert _summary(replace(matches, overlap=0.98), 1, "side") == "1 match  ·  same place: 98 %"
+
+
+def test_loaded_matches_open_the_photos_they_came_from(tmp_path):
+    rng = np.random.default_rng(0)
+    paths = [str(tmp_path / name) for name in ("a.png", "b.png")]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 255, (100, 200, 3), dtype=np.uint8)).save(path)
+    matches = make_matches([(5, 5)], [(5, 5)], [0.4], photos=False)
+    matches.meta.update(image0=paths[0], image1=paths[1])
+    loaded = Matches.load(matches.save(tmp_path / "m.npz"))
+    want = draw_matches(matches, images=tuple(paths))
+    np.testing.assert_array_equal(np.asarray(loaded.draw()), np.asarray(want))
+    Image.new("RGB", (60, 60)).save(paths[1])
+    with pytest.raises(ConfigError, match="not the photo that was matched, 200 x 100"):
+        loaded.draw()
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(ConfigError, match=r"a\.png: the matched photo is no longer there"):
+        loaded.draw()
 
 
 def test_points_follow_the_resize_convention_of_the_pixel_centre():
@@ -87,7 +136,7 @@ def test_flow_gives_both_ends_the_same_colour_and_draws_no_lines():
 
 
 def test_overlay_draws_in_the_frame_of_photo_0():
-    matches = make_matches([(20, 50)], [(200, 50)], [0.7], size1=(400, 100))
+    matches = make_matches([(20, 50)], [(200, 50)], [0.7], size1=(400, 100))  # .7 is the end of its scale
     picture = draw_matches(matches, style="overlay", width=200)
     assert picture.size == (200, 100 + CAPTION_HEIGHT)
     # x = 200 of a 400 wide photo lands at (200 + .5) / 2 - .5 = 99.75

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -69,6 +70,17 @@ def test_match_page_embeds_exactly_the_matches(shifted_pair):
     assert all(
         uri.startswith("data:image/jpeg;base64,") for uri in data["photos"] + data["flicker"]["frames"]
     )
+
+
+def test_the_page_knows_the_colour_scale_and_the_verdict(shifted_pair):
+    data = read_page(match_page(replace(shifted_pair, overlap=0.9)))
+    assert data["scoreEnd"] == pytest.approx(0.95)
+    assert data["doubtful"] is False
+    data = read_page(match_page(replace(shifted_pair, scores=shifted_pair.scores / 100, overlap=0.1)))
+    assert data["scoreEnd"] == 0.5
+    assert data["doubtful"] is True
+    page = match_page(shifted_pair.top(1), names=("a", "b"))
+    assert "<title>a and b: 1 match</title>" in page
 
 
 def test_names_cannot_break_out_of_the_page(shifted_pair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -32,11 +33,28 @@ def as_rgb(image: Any) -> ByteImage:
 
 
 def photos_of(matches: Matches, images: tuple[Any, Any] | None) -> tuple[ByteImage, ByteImage]:
-    """The two photos to draw on: `images` where given, else those that `matches` carries."""
-    pair = images if images is not None else (matches.image0, matches.image1)
-    if pair[0] is None or pair[1] is None:
-        raise ConfigError("these matches carry no photos (loaded from a file?): pass images=(photo0, photo1)")
-    return as_rgb(pair[0]), as_rgb(pair[1])
+    """The two photos to draw on: `images` where given, else those that `matches` carries or came from."""
+    if images is not None:
+        return as_rgb(images[0]), as_rgb(images[1])
+    return _own_photo(matches, 0), _own_photo(matches, 1)
+
+
+def _own_photo(matches: Matches, number: int) -> ByteImage:
+    """Photo 0 or 1 as it was matched, or from its file."""
+    kept, size = ((matches.image0, matches.size0), (matches.image1, matches.size1))[number]
+    if kept is not None:
+        return as_rgb(kept)
+    path = matches.meta.get(f"image{number}")
+    if not isinstance(path, str):
+        raise ConfigError(
+            "these matches carry no photos and know no files of them: pass images=(photo0, photo1)"
+        )
+    if not os.path.isfile(path):
+        raise ConfigError(f"{path}: the matched photo is no longer there: pass images=(photo0, photo1)")
+    photo = as_rgb(path)
+    if (photo.shape[1], photo.shape[0]) != size:
+        raise ConfigError(f"{path}: is not the photo that was matched, {size[0]} x {size[1]}: pass images=")
+    return photo
 
 
 def resize(image: ByteImage, size: Size) -> ByteImage:

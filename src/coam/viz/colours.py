@@ -19,6 +19,7 @@ Rgb = tuple[int, int, int]
 
 CORRECT: Rgb = (86, 180, 233)  # sky blue
 WRONG: Rgb = (230, 96, 0)  # vermilion, a little brighter so that it also carries over dark photos
+DOUBTFUL: Rgb = (176, 180, 186)  # matches of photos that probably do not show the same place
 ACCENT: Rgb = (255, 176, 0)  # marks the one thing a picture is about
 INK: Rgb = (34, 38, 46)
 PAPER: Rgb = (255, 255, 255)
@@ -52,6 +53,11 @@ def colourise(values: npt.NDArray[Any], low: float, high: float, name: str = "sc
     unit = (np.asarray(values, dtype=np.float64) - low) / span if span > 0 else np.ones(np.shape(values))
     index = np.rint(np.clip(np.nan_to_num(unit), 0, 1) * 255).astype(np.intp)
     return colour_table(name)[index]
+
+
+def score_end(scores: npt.NDArray[Any]) -> float:
+    """The score that gets the last colour; 0 gets the first. Fixed, so that bad matches never look good."""
+    return max(0.5, float(scores.max())) if len(scores) else 0.5
 
 
 def plane_colours(points: FloatArray, low: npt.ArrayLike, high: npt.ArrayLike) -> ByteImage:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from coam.errors import DataError
-from coam.types import FloatArray, IntArray, Matches
+from coam.types import FloatArray, IntArray, Matches, matches_in_words
 from coam.viz.alignment import align, flicker_frames
 from coam.viz.canvas import fitted, photos_of, resize
-from coam.viz.colours import colour_table
+from coam.viz.colours import DOUBTFUL, colour_table, score_end
 from coam.viz.html import base64_array, fill_page, photo_uri
 from coam.viz.matches import flow_colours, spread_subset
 
@@ -40,13 +40,16 @@ def match_page(
         "count": len(matches),
         "matches": base64_array(table),  # (N, 5) float32: x0, y0, x1, y1, score
         "order": base64_array(progressive_order(matches.points0, matches.scores).astype(np.uint32)),
-        "scoreColours": base64_array(colour_table("score")),
+        "scoreColours": base64_array(colour_table("score")),  # from score 0 to scoreEnd
+        "scoreEnd": score_end(matches.scores),
         "placeColours": base64_array(flow_colours(matches.points0)),
         "overlap": float(matches.overlap) if np.isfinite(matches.overlap) else None,
+        "doubtful": matches.is_doubtful,
+        "doubtfulColour": "rgb({},{},{})".format(*DOUBTFUL),
         "model": str(matches.meta.get("model", "")),
         "flicker": _flicker(matches, photos, min(longest, 1200)),
     }
-    return fill_page("match.html", f"{names[0]} and {names[1]}: {len(matches)} matches", data)
+    return fill_page("match.html", f"{names[0]} and {names[1]}: {matches_in_words(len(matches))}", data)
 
 
 def progressive_order(points: FloatArray, scores: FloatArray) -> IntArray:

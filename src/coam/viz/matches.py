@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from coam.errors import ConfigError
-from coam.types import FloatArray, IntArray, Matches, Size
+from coam.types import FloatArray, IntArray, Matches, Size, matches_in_words
 from coam.viz.canvas import (
     Layout,
     PairLayout,
@@ -24,7 +24,16 @@ from coam.viz.canvas import (
     resize,
     with_caption,
 )
-from coam.viz.colours import CORRECT, WRONG, ByteImage, colour_table, colourise, plane_colours
+from coam.viz.colours import (
+    CORRECT,
+    DOUBTFUL,
+    WRONG,
+    ByteImage,
+    colour_table,
+    colourise,
+    plane_colours,
+    score_end,
+)
 
 Style = Literal["side", "overlay", "flow"]
 Colour = Literal["score", "correct"]
@@ -49,7 +58,8 @@ def draw_matches(
         (orange) and draws each match as the way from its place in photo 0 to the dot at its place in photo 1;
         "flow" draws no lines: corresponding points have the same colour, given by the place in photo 0.
     max_lines: with more matches than this, an evenly spread subset gets lines; every match has its dots.
-    colour: "score" (the default) or "correct", which needs a mask `correct` (N,) and is the default with it.
+    colour: "score" or "correct", which needs a mask `correct` (N,) and is the default with it. The default is
+        "score", and plain grey with thin lines where the photos probably do not show the same place.
     width: width of the canvas in pixels (height at most 0.8 of it); photos are scaled to fit.
     caption: a strip below with the number of matches and the legend.
     """
@@ -57,6 +67,7 @@ def draw_matches(
         raise ConfigError(f"style {style!r} does not exist; choose side, overlay or flow")
     photo0, photo1 = photos_of(matches, images)
     mask = _correct_mask(matches, colour, correct)
+    doubtful = matches.is_doubtful and colour is None and mask is None
     if style == "overlay":
         place = _overlaid(matches.size0, matches.size1, width)
         canvas = _tinted_blend(resize(photo0, place.shown0), resize(photo1, place.shown1))
@@ -70,14 +81,13 @@ def draw_matches(
     if style == "flow":
         colours, swatches = flow_colours(matches.points0), _flow_legend()
     else:
-        colours, swatches = _colours(matches, mask)
+        colours, swatches = _colours(matches, mask, doubtful)
     order = _drawing_order(matches.scores, mask)
     chosen = np.arange(0)
     if style != "flow":
         chosen = _lines_to_draw(matches, max_lines, order)
-        canvas = draw_lines(
-            canvas, at0[chosen], at1[chosen], colours[chosen], *_line_weight(len(chosen), width)
-        )
+        alpha, thickness = (0.45, 1) if doubtful else _line_weight(len(chosen), width)
+        canvas = draw_lines(canvas, at0[chosen], at1[chosen], colours[chosen], alpha, thickness)
     radius = dot_radius(len(matches), width)
     for points in (at1,) if style == "overlay" else (at0, at1):
         canvas = draw_dots(canvas, points[order], colours[order], radius)
@@ -139,7 +149,9 @@ def _correct_mask(
     return mask
 
 
-def _colours(matches: Matches, mask: npt.NDArray[np.bool_] | None) -> tuple[ByteImage, tuple[Swatch, ...]]:
+def _colours(
+    matches: Matches, mask: npt.NDArray[np.bool_] | None, doubtful: bool
+) -> tuple[ByteImage, tuple[Swatch, ...]]:
     if mask is not None:
         colours = np.where(mask[:, None], np.array(CORRECT, np.uint8), np.array(WRONG, np.uint8))
         good = int(mask.sum())
@@ -147,16 +159,11 @@ def _colours(matches: Matches, mask: npt.NDArray[np.bool_] | None) -> tuple[Byte
             Swatch(np.array([CORRECT], np.uint8), after=f"{good:,} correct"),
             Swatch(np.array([WRONG], np.uint8), after=f"{len(mask) - good:,} wrong"),
         )
-    if len(matches) == 0:
-        return np.zeros((0, 3), np.uint8), ()
-    low, high = float(matches.scores.min()), float(matches.scores.max())
-    return colourise(matches.scores, low, high), (
-        Swatch(colour_table("score"), before=f"score {_short(low)}", after=_short(high)),
-    )
-
-
-def _short(score: float) -> str:
-    return f"{score:.2f}" if score >= 0.1 or score == 0 else f"{score:.1g}"
+    if doubtful or len(matches) == 0:
+        return np.full((len(matches), 3), DOUBTFUL, np.uint8), ()
+    high = score_end(matches.scores)
+    legend = Swatch(colour_table("score"), before="score 0", after=f"{high:.2f}")
+    return colourise(matches.scores, 0.0, high), (legend,)
 
 
 def _flow_legend() -> tuple[Swatch, ...]:
@@ -195,9 +202,10 @@ def _tinted_blend(image0: ByteImage, image1: ByteImage) -> ByteImage:
 
 
 def _summary(matches: Matches, lines: int, style: Style) -> str:
-    words = f"{len(matches):,} match{'' if len(matches) == 1 else 'es'}"
+    words = matches_in_words(len(matches))
     if style != "flow" and 0 < lines < len(matches):
         words += f", {lines:,} lines drawn"
     if np.isfinite(matches.overlap):
-        words += f"  ·  same place: {100 * matches.overlap:.0f} %"
+        verdict = "probably not the same place" if matches.is_doubtful else "same place"
+        words += f"  ·  {verdict}: {100 * matches.overlap:.0f} %"
     return words
