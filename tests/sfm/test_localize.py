@@ -14,12 +14,14 @@ from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.localize import (
     Lifted,
     LocalizeOptions,
+    Localizer,
     localize,
     locations_to_json,
     quaternion,
     solve_location,
     write_poses,
 )
+from coam.sfm.photos import read_photo
 from coam.sfm.pipeline import load_model
 
 
@@ -38,6 +40,8 @@ def test_queries_are_located_with_and_without_intrinsics(built, queries, matcher
         assert errors.position[index] < 0.003 * errors.scene_size
         assert by_name[name].confidence > 0.8
         assert by_name[name].inliers > 200
+    source = "the model's" if cameras is None else "given"
+    assert {by_name[name].intrinsics for name in located} == {source}
     if cameras is None:
         assert float(by_name["view02.png"].camera.split()[3]) == pytest.approx(380, rel=0.02)
     lines = write_poses(locations, tmp_path / "poses.txt").read_text().splitlines()
@@ -45,6 +49,23 @@ def test_queries_are_located_with_and_without_intrinsics(built, queries, matcher
     assert all(len(line.split()) == 8 for line in lines)
     values = json.loads(json.dumps(locations_to_json(locations)))
     assert [value["located"] for value in values] == [False, True, True]
+
+
+def test_a_camera_of_its_own_must_explain_clearly_more(built, queries, matcher, monkeypatch):
+    """A query with the size of the model's photos and 1.6 times their focal length: zoomed in."""
+    localizer = Localizer(built[0], matcher)
+    points3d = np.array([point.xyz for point in localizer.model.points3D.values()])[::3]
+    rotation, translation = model_poses(localizer.model)[localizer.names[0]]
+    seen = points3d @ rotation.T + translation
+    points2d = 608 * seen[:, :2] / seen[:, 2:] + [199.5, 151.5]
+    inside = (np.abs(points2d - [199.5, 151.5]) < [200, 152]).all(axis=1)
+    lifted = Lifted(points2d[inside], points3d[inside], np.zeros(inside.sum(), np.int64))
+    monkeypatch.setattr(localizer, "lift", lambda query, names: lifted)
+    found = localizer.locate(read_photo(queries / "view02.png", "view02.png"))
+    assert found.intrinsics == "estimated"
+    assert float(found.camera.split()[3]) == pytest.approx(608, rel=0.01)
+    assert np.linalg.norm(found.centre + rotation.T @ translation) < 0.02
+    assert found.confidence <= 0.7  # focal length and distance explain each other
 
 
 class BlindMatcher(OracleMatcher):

@@ -109,7 +109,7 @@ def line_about(location: Location) -> str:
     x, y, z = location.centre
     return (
         f"{location.name}: at {x:.4g} {y:.4g} {z:.4g}, {location.inliers} inliers of {location.lifted}, "
-        f"confidence {location.confidence:.2f}"
+        f"confidence {location.confidence:.2f}, camera {location.intrinsics}"
     )
 
 

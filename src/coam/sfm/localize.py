@@ -5,8 +5,9 @@ why not.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ from coam.types import Matches
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+MOST_SHARED_CAMERAS = 3  # of a model: the camera or cameras that took its photos
+OWN_CAMERA_LEAD = 1.1  # times as many inliers as with the model's camera
+ENOUGH_FOR_DISTORTION = 500  # lifted matches
+ESTIMATED_TRUST = 0.7  # of a pose whose focal length was estimated with it
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Location:
     camera: str  # "MODEL WIDTH HEIGHT PARAMS" as used or estimated
     matched: tuple[str, ...]  # photos of the model that gave inliers, best first
     reason: str = ""
+    intrinsics: str = ""  # where the camera is from: "given", "the model's", "EXIF" or "estimated"
 
     @property
     def centre(self) -> Floats | None:
@@ -152,20 +158,42 @@ class Localizer:
     def locate(
         self, photo: Photo, camera: str | None = None, options: LocalizeOptions | None = None
     ) -> Location:
-        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known; else EXIF; else the focal length is
-        estimated.
+        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known.
+
+        Else the cameras of the model whose photos have the same size are tried, and one of the photo's own:
+        from EXIF, or with an estimated focal length. Its own must explain clearly more, because a free focal
+        length always explains a little more, from a wrong place.
         """
         options = options or LocalizeOptions()
-        names = self.retrieve(photo.path, options.neighbours)
-        lifted = self.lift(photo.path, names)
-        known = camera is not None
-        intrinsics = camera_from_spec(camera, photo.name) if camera else camera_for_photo(photo)
-        if (intrinsics.width, intrinsics.height) != photo.size:
-            raise DataError(
-                f"{photo.name}: is {photo.size[0]} x {photo.size[1]} but its camera is not; correct the list"
+        lifted = self.lift(photo.path, self.retrieve(photo.path, options.neighbours))
+        best = None
+        for intrinsics, source in self._cameras(photo, camera):
+            found = solve_location(
+                photo.name, lifted, intrinsics, source != "estimated", self.keypoints.names, options
             )
-        return solve_location(photo.name, lifted, intrinsics, known or photo.focal35 is not None,
-                              self.keypoints.names, options)  # fmt: skip
+            found = replace(found, intrinsics=source)
+            if best is None or found.inliers > OWN_CAMERA_LEAD * best.inliers:
+                best = found
+        assert best is not None
+        return replace(best, confidence=trusted(best.confidence, best.intrinsics))
+
+    def _cameras(self, photo: Photo, camera: str | None) -> list[tuple[Any, str]]:
+        """The cameras to try, and where each is from."""
+        if camera is not None:
+            given = camera_from_spec(camera, photo.name)
+            if (given.width, given.height) != photo.size:
+                raise DataError(
+                    f"{photo.name}: is {photo.size[0]} x {photo.size[1]} but its camera is not; "
+                    "correct the list"
+                )
+            return [(given, "given")]
+        used = Counter(self.model.image(i).camera_id for i in self.model.reg_image_ids())
+        cameras = [self.model.camera(identity) for identity, _ in used.most_common()]
+        same_size = [c for c in cameras if (c.width, c.height) == photo.size]
+        # A collection has a camera for each photo, and none of them says much about another's.
+        shared = same_size if len(cameras) <= MOST_SHARED_CAMERAS else []
+        own = (camera_for_photo(photo), "estimated" if photo.focal35 is None else "EXIF")
+        return [*((camera_from_spec(_spec(c), photo.name), "the model's") for c in shared), own]
 
 
 def find_photos(folder: Path, photos: str | Path | None) -> Path:
@@ -259,6 +287,11 @@ def confidence(inliers: int, ratio: float, spread: float) -> float:
     return round(enough * float(np.sqrt(min(1.0, ratio / 0.3) * min(1.0, spread / 0.15))), 4)
 
 
+def trusted(value: float, intrinsics: str) -> float:
+    """A confidence in view of where the camera is from: focal length and distance explain each other."""
+    return round(value * ESTIMATED_TRUST, 4) if intrinsics == "estimated" else value
+
+
 def _solve(
     lifted: Lifted, camera: Any, focal_known: bool, options: LocalizeOptions
 ) -> tuple[Pose, npt.NDArray[np.bool_]] | None:
@@ -271,6 +304,7 @@ def _solve(
     estimation.ransac.random_seed = options.seed
     refinement = pycolmap.AbsolutePoseRefinementOptions()
     refinement.refine_focal_length = not focal_known
+    refinement.refine_extra_params = not focal_known and len(lifted.points2d) >= ENOUGH_FOR_DISTORTION
     answer = pycolmap.estimate_and_refine_absolute_pose(
         to_colmap(lifted.points2d), lifted.points3d, camera, estimation, refinement
     )
@@ -383,6 +417,7 @@ def locations_to_json(locations: Sequence[Location]) -> list[dict[str, Any]]:
             "lifted_matches": location.lifted,
             "confidence": location.confidence,
             "camera": location.camera,
+            "intrinsics": location.intrinsics,
             "matched_photos": list(location.matched),
             "reason": location.reason,
         }
