@@ -24,7 +24,7 @@ from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
 from coam.sfm.links import contradicted, doubts, take_out_contradicted, weakly_held
 from coam.sfm.mapping import MapperOptions
-from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
+from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
 from coam.sfm.verify import VerifyOptions, _from_record, verify_pairs
 
@@ -329,3 +329,19 @@ def test_a_photo_in_a_wrong_place_is_taken_out(built):
     assert sorted(model.image(i).name for i in model.reg_image_ids()) == [
         "view00.png", "view01.png", "view04.png", "view06.png",
     ]  # fmt: skip
+
+
+class _Verified:
+    def __init__(self, accepted: bool) -> None:
+        self.accepted = accepted
+
+
+def test_photos_that_are_not_in_the_model_are_named_with_the_reason():
+    verified = {("a", "b"): _Verified(True), ("a", "c"): _Verified(False), ("b", "d"): _Verified(True)}
+    lines = lines_about_missing(["c", "d"], verified)
+    assert len(lines) == 2
+    assert lines[0].startswith("not in the model, because no pair with them was verified: c;")
+    assert lines[1] == "not in the model, though some pairs were verified: d"
+    assert lines_about_missing([], verified) == []
+    many = lines_about_missing([f"p{k}" for k in range(11)], {})
+    assert "p7 and 3 more" in many[0]

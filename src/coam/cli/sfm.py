@@ -159,8 +159,8 @@ def report(summary: Mapping[str, Any], output: Path, as_json: bool) -> None:
         f"{summary['registered_images']} of {summary['photos']} photos registered, "
         f"{summary['sparse_points']} points, "
         f"track length {summary['mean_track_length']:.2f}, reprojection error "
-        f"{summary['mean_reprojection_error']:.2f} px; "
-        f"dense points: {summary['dense_points']}"
+        f"{summary['mean_reprojection_error']:.2f} px"
+        + (f", {summary['dense_points']} dense points" if isinstance(summary["dense_points"], int) else "")
     )
     typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")
 

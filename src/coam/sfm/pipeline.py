@@ -365,6 +365,8 @@ def summarise(
         warnings.append(
             f"the photos fall into {len(models)} models of {sizes} photos; they may show different places"
         )
+    if models:
+        warnings += lines_about_missing(missing, verified)
     return {
         "photos": len(folder.photos),
         **figures(models),
@@ -379,6 +381,27 @@ def summarise(
         "warnings": warnings,
         "options": asdict(options),
     }
+
+
+def lines_about_missing(missing: Sequence[str], verified: Mapping[Pair, VerifiedPair]) -> list[str]:
+    """Which photos are not in the model, and why."""
+    linked = {name for pair, geometry in verified.items() if geometry.accepted for name in pair}
+    alone = [name for name in missing if name not in linked]
+    unplaced = [name for name in missing if name in linked]
+    lines = []
+    if alone:
+        lines.append(
+            f"not in the model, because no pair with them was verified: {_named(alone)}; photos are compared "
+            "upright, so turn those that lie on their side, and take some between views that are far apart"
+        )
+    if unplaced:
+        lines.append(f"not in the model, though some pairs were verified: {_named(unplaced)}")
+    return lines
+
+
+def _named(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def load_model(folder: str | Path, number: int = 0) -> tuple[Any, Keypoints]:
