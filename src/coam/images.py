@@ -131,7 +131,8 @@ def _read_path(source: str | os.PathLike[str], max_pixels: int) -> LoadedImage:
 def _check_is_readable_file(name: str) -> None:
     """Ask before opening: opening a pipe or a device would wait for ever."""
     if re.match(r"(https?|ftp)://?", name):  # one slash is left of two in a Path
-        raise ImageError(f"{name}: URLs are not read; download the photo and give its path")
+        url = re.sub(":/+", "://", name, count=1)
+        raise ImageError(f"{url}: URLs are not read; download the photo and give its path")
     try:
         mode = os.stat(name).st_mode
     except FileNotFoundError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from PIL import Image
 
 import coam.matcher
 from coam.cli import GROUPS, build_app
+from coam.cli import match as match_command
+from coam.dense_matching import PRESETS, Looks, MatcherConfig
+from coam.models.registry import DEFAULT_MODEL
 from coam.types import Matches
 
 Run = Any
@@ -93,6 +97,62 @@ def test_looks_and_preset_reach_the_matcher(run: Run, pair: Pair, tmp_path: Path
     result = run("match", *pair, *SMALL, "--preset", "paper", "-o", tmp_path / "paper.npz")
     assert result.exit_code == 0, result.output
     assert Matches.load(tmp_path / "paper.npz").grid0.columns == 128
+
+
+def test_the_help_tells_the_defaults_and_choices_of_the_matcher(run: Run) -> None:
+    defaults = MatcherConfig()
+    text = " ".join(run("match", "--help").stdout.replace("│", " ").split())
+    for value in (
+        defaults.resolution,
+        defaults.max_matches,
+        defaults.min_score,
+        defaults.looks,
+        DEFAULT_MODEL,
+    ):
+        assert f"[default: ({value})]" in text
+    assert tuple(PRESETS) == match_command.PRESETS
+    assert get_args(Looks) == match_command.LOOKS
+
+
+def test_the_number_of_looks_is_told(run: Run, pair: Pair) -> None:
+    first = run("match", *pair, *SMALL, "--looks", "once", "--max-matches", "1").stdout.splitlines()[0]
+    assert re.fullmatch(r"1 match in \d+\.\d\d s, 1 look, on cpu with \S+", first), first
+    first = run("match", *pair, *SMALL).stdout.splitlines()[0]
+    assert re.fullmatch(r"\d+ matches in \d+\.\d\d s, \d+ looks, on cpu with \S+", first), first
+
+
+def test_a_tiny_photo_is_warned_about(run: Run, pair: Pair, tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny.png"
+    Image.open(pair[0]).resize((80, 63)).save(tiny)
+    result = run("match", pair[0], tiny, *SMALL, "--looks", "once")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {tiny}: only 80 x 63 pixels")
+    assert result.stderr.count("\n") == 1
+    assert run("match", *pair, *SMALL, "--looks", "once").stderr == ""
+
+
+def test_saved_matches_find_their_photos_again(
+    run: Run, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("match", pair[0].name, pair[1].name, *SMALL, "--looks", "once", "-o", "o.npz", "-o", "o.png")
+    monkeypatch.chdir(tmp_path.parent)
+    drawn = np.asarray(Matches.load(tmp_path / "o.npz").draw())
+    np.testing.assert_array_equal(drawn, np.asarray(Image.open(tmp_path / "o.png")))
+
+
+def test_patience_speaks_only_late_and_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("rich.status.Status.start", lambda self: shown.append(str(self.status)))
+    with match_command.patience("waiting", after=0.0):
+        time.sleep(0.05)
+    assert shown == []
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    with match_command.patience("quick", after=5.0):
+        pass
+    with match_command.patience("slow", after=0.01):
+        time.sleep(0.2)
+    assert shown == ["slow"]
 
 
 def test_bad_options_are_refused_in_one_line(run: Run, pair: Pair, tmp_path: Path) -> None:
@@ -203,6 +263,30 @@ def test_help_names_every_group_and_imports_nothing_heavy() -> None:
     assert result.stdout.splitlines()[-1] == "[]"
     for name in ("match", "demo", "doctor"):
         assert f" {name} " in result.stdout
+
+
+def test_what_is_cheap_to_check_is_checked_before_torch_is_imported(pair: Pair, tmp_path: Path) -> None:
+    text = tmp_path / "text.jpg"
+    text.write_text("not a photo")
+    code = (
+        "import sys\n"
+        "from coam.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    for arguments, what in (
+        (("no.jpg", pair[1]), "no such file"),
+        ((pair[0], text), "not a picture"),
+        (("https://example.org/a.jpg", pair[1]), "https://example.org/a.jpg: URLs are not read"),
+        ((*pair, "--preset", "nothing"), "default, paper"),
+        ((*pair, "--looks", "twice"), "once, align, search"),
+        ((*pair, "-o", "out.txt"), ".png"),
+    ):
+        line = [sys.executable, "-c", code, "match", *map(str, arguments)]
+        result = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+        assert what in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 def test_groups_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from coam import __version__
+from coam.cli.outputs import printable
 from coam.errors import CoamError
 
 # In the order of the help page; one that is not part of this installation is left out.
@@ -60,7 +61,7 @@ def fail(message: str, code: int, cause: BaseException) -> NoReturn:
     if os.environ.get("COAM_DEBUG"):
         raise cause
     line = "error: " + message.replace("\r", "\\r").replace("\n", "\\n")
-    typer.echo(line.encode("utf-8", "backslashreplace").decode("utf-8"), err=True)  # names may be any bytes
+    typer.echo(printable(line), err=True)
     raise typer.Exit(code)
 
 

@@ -22,13 +22,15 @@ def serve(
     """Look at matches and attention in the browser; reachable from this machine only. Ctrl-C ends it."""
     import signal
     import threading
+    from contextlib import suppress
 
     from coam.app import running_app
 
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
 
-    with running_app(port, device=device, open_browser=open_browser) as address:
+    with suppress(KeyboardInterrupt), running_app(port, device=device, open_browser=open_browser) as address:
         typer.echo(f"coam is at {address} (this machine only); Ctrl-C ends it")
         while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
             pass
+    typer.echo("stopped")

@@ -135,6 +135,7 @@ def _self_test(device: str, model: str | None, problems: list[str]) -> dict[str,
     from coam.errors import CoamError
     from coam.matcher import load_matcher
     from coam.models.registry import DEFAULT_MODEL
+    from coam.types import matches_in_words
 
     first, second = _moved_texture()
     try:
@@ -148,7 +149,9 @@ def _self_test(device: str, model: str | None, problems: list[str]) -> dict[str,
     trained = bool(matches.meta["trained"])
     passed = len(matches) >= 50 and share >= WANTED_SHARE
     if trained and not passed:
-        problems.append(f"self-test: {len(matches)} matches, only {share:.0%} right; get the weights again")
+        problems.append(
+            f"self-test: {matches_in_words(len(matches))}, only {share:.0%} right; get the weights again"
+        )
     return {
         "model": matches.meta["model"],
         "trained": trained,
@@ -214,8 +217,11 @@ def _describe_weights(entry: dict[str, Any]) -> str:
 def _describe_self_test(test: dict[str, Any]) -> str:
     if "matches" not in test:
         return "[red]did not run[/red]"
+    from coam.types import matches_in_words
+
     verdict = (
         "passed" if test["passed"] else "failed" if test["trained"] else "failed (the model is untrained)"
     )
     share = f"{test['share_right']:.0%} within {test['tolerance_px']:g} px"
-    return f"{verdict}: {test['matches']} matches, {share}, {test['seconds']:.1f} s on {test['device']}"
+    count = matches_in_words(test["matches"])
+    return f"{verdict}: {count}, {share}, {test['seconds']:.1f} s on {test['device']}"

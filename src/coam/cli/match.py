@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.outputs import DATA, PAGES, PICTURES, check_outputs, write_matches
+from coam.cli.outputs import DATA, PAGES, PICTURES, check_outputs, printable, write_matches
+from coam.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coam.types import Matches
+    from coam.types import Matches, Size
+
+# Named here too, because `coam.dense_matching`, which has them, takes seconds to import.
+PRESETS = ("default", "paper")
+LOOKS = ("once", "align", "search")
+TINY = 64  # pixels of the short side: below, a photo is warned about
 
 
 def register(app: typer.Typer) -> None:
@@ -31,29 +40,52 @@ def match(
             help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model's name, or a .safetensors file.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model's name, or a .safetensors file.", show_default="cdunet-lite1"),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     resolution: Annotated[
-        int | None, typer.Option(min=32, max=8192, help="Long side in pixels at which photos are matched.")
+        int | None,
+        typer.Option(
+            min=32, max=8192, help="Long side in pixels at which photos are matched.", show_default="800"
+        ),
     ] = None,
-    max_matches: Annotated[int | None, typer.Option(min=1, help="Keep the best so many.")] = None,
+    max_matches: Annotated[
+        int | None, typer.Option(min=1, help="Keep the best so many.", show_default="2048")
+    ] = None,
     min_score: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Leave out matches below this score.")
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Leave out matches below this score.", show_default="0.001"),
     ] = None,
-    preset: Annotated[str, typer.Option(help="default, or paper: exactly as published.")] = "default",
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(PRESETS), help="'paper': all settings as published; options here still count."
+        ),
+    ] = "default",
     looks: Annotated[
         str | None,
-        typer.Option(help="once; align: again from one viewpoint; search: also other zooms and turns."),
+        typer.Option(
+            metavar="|".join(LOOKS),
+            help="'once': one look. 'align': again from one viewpoint. 'search': the same, and other zooms "
+            "and turns where nothing is found.",
+            show_default="search",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Match two photos; draw, save or print what corresponds."""
+    check_choice("--preset", preset, PRESETS)
+    check_choice("--looks", looks, LOOKS)
     outputs = check_outputs(output or [], [image0, image1], PICTURES + PAGES + DATA)
 
     from coam.images import load_image
 
-    # Both are read before the model is loaded: what is wrong with them is known at once.
+    # Both are read before torch and the model are loaded: what is wrong with them is known at once.
     loaded0, loaded1 = load_image(image0), load_image(image1)
+    for path, loaded in ((image0, loaded0), (image1, loaded1)):
+        warn_if_tiny(path, loaded.size)
 
     from coam.matcher import load_matcher
 
@@ -63,10 +95,47 @@ def match(
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     matcher = load_matcher(device=device, preset=preset, **options)
-    matches = matcher.match(loaded0, loaded1)
+    once = matcher.config.looks == "once"
+    with patience("matching" if once else "looking again at other zooms and turns (--looks once: no more)"):
+        matches = matcher.match(loaded0, loaded1)
+    matches.meta.update(image0=loaded0.path, image1=loaded1.path)
     write_matches(matches, outputs, (image0.name, image1.name))
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
+
+
+def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
+    """Refuse what the matcher would refuse, before seconds are spent on loading it."""
+    if value is not None and value not in choices:
+        raise ConfigError(f"{option} {value}: choose one of {', '.join(choices)}")
+
+
+def warn_if_tiny(path: Path, size: Size) -> None:
+    """One line about a photo in which there is little to match."""
+    if min(size) < TINY:
+        line = f"warning: {path}: only {size[0]} x {size[1]} pixels; matches in so small a photo mean little"
+        typer.echo(printable(line), err=True)
+
+
+@contextmanager
+def patience(message: str, after: float = 3.0) -> Iterator[None]:
+    """Shows `message` on a terminal's stderr while the block runs, once it has run for `after` seconds."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    status = console.status(message)
+    timer = Timer(after, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 def summarise(
@@ -99,15 +168,18 @@ def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from coam.types import SAME_PLACE, matches_in_words
+
     console = Console(highlight=False, soft_wrap=True)
     overlap = summary["overlap"]
-    first = Text(f"{summary['matches']} matches", style="bold green" if summary["matches"] else "bold red")
-    first.append(
-        f" in {summary['seconds']:.2f} s on {summary['device']} with {summary['model']}", style="default"
-    )
+    count, looks = summary["matches"], summary["looks"]
+    first = Text(matches_in_words(count), style="bold green" if count else "bold red")
+    times = "" if looks is None else f", {looks} look{'' if looks == 1 else 's'},"
+    rest = f" in {summary['seconds']:.2f} s{times} on {summary['device']} with {summary['model']}"
+    first.append(rest, style="default")
     console.print(first)
     if overlap is not None:
-        verdict = "the same place" if overlap >= 0.5 else "probably not the same place"
+        verdict = "the same place" if overlap >= SAME_PLACE else "probably not the same place"
         console.print(f"overlap {overlap:.2f}: {verdict}")
     for path in summary["outputs"]:
-        console.print(Text(f"wrote {path}".encode("utf-8", "backslashreplace").decode("utf-8")))
+        console.print(Text(printable(f"wrote {path}")))
