@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert told["overlap"] > 0.9
     assert told["outputs"] == [str(out), str(panel)]
     assert Image.open(out).size == (640, 480)
-    assert Image.open(panel).size == (5 * 400 + 4 * 6, 300 + 24)
+    assert Image.open(panel).size == (3 * 560 + 2 * 8, 2 * (420 + 28) + 8)  # three above, two below
+    assert told["seen"] > 0.6
 
     nothing = tmp_path / "nothing.png"
     code, _, stderr = coam_stylize(elsewhere, view, "-o", nothing, *options)
@@ -123,6 +125,22 @@ def test_the_command(tmp_path: Path) -> None:
     assert code == 0
     assert "warning: pair score" in stderr
     assert nothing.exists()
+
+
+def test_how_much_of_the_view_is_seen_is_told(tmp_path: Path) -> None:
+    view, part = tmp_path / "view.png", tmp_path / "part.png"
+    Image.fromarray(photo(VIEW)).save(view)
+    Image.fromarray(photo(VIEW)[:, :80]).save(part)  # a quarter of it
+    options = ("-o", tmp_path / "out.png", "--resolution", 320, "--device", "cpu")
+    code, stdout, stderr = coam_stylize(view, part, *options)
+    assert code == 0
+    share = int(re.search(r"(\d+)% of VIEW is seen in STYLE", stdout)[1])
+    assert 15 <= share <= 45
+    assert ("warning: STYLE shows only" in stderr) == (share < 33)
+    _, stdout, stderr = coam_stylize(view, view, *options)
+    assert "100% of VIEW is seen in STYLE" in stdout
+    assert stderr == ""
+    assert by_night().seen == (by_night().confidence >= 0.4).mean()
 
 
 def test_mistakes_at_the_command_line(tmp_path: Path) -> None:

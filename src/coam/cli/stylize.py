@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.outputs import PICTURES, check_outputs
+from coam.cli.outputs import PICTURES, check_outputs, printable
 
 if TYPE_CHECKING:
     from coam.stylization import Stylized
+
+LITTLE_SEEN = 1 / 3  # of VIEW: below, the user is warned
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +30,7 @@ def stylize(
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write (.png, .jpg, .webp).")],
     panel: Annotated[
         Path | None,
-        typer.Option(help="Also write VIEW, STYLE, sampled image, confidence and result side by side."),
+        typer.Option(help="Also write VIEW, STYLE, result, sampled image and confidence in one picture."),
     ] = None,
     strength: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="0: VIEW itself, 1: the full style.")
@@ -40,7 +42,10 @@ def stylize(
     model: Annotated[str | None, typer.Option(help="The matcher's model, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     resolution: Annotated[
-        int | None, typer.Option(min=64, max=4096, help="Long side in pixels at which the work is done.")
+        int | None,
+        typer.Option(
+            min=64, max=4096, help="Long side in pixels at which the work is done.", show_default="768"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -50,7 +55,7 @@ def stylize(
 
     from coam.images import load_image
 
-    # Both are read before the models are loaded: what is wrong with them is known at once.
+    # Both are read before torch and the models are loaded: what is wrong with them is known at once.
     loaded_view, loaded_style = load_image(view), load_image(style)
 
     from coam.stylization import load_stylizer
@@ -89,6 +94,7 @@ def _print(
         "style": str(style),
         "overlap": None if math.isnan(result.overlap) else round(result.overlap, 4),
         "confidence": round(float(result.confidence.mean()), 4),
+        "seen": round(result.seen, 4),
         **result.meta,
         "device": device,
         "outputs": [str(path) for path in outputs],
@@ -99,9 +105,12 @@ def _print(
         typer.echo(
             f"warning: pair score {result.overlap:.2f}: the photos probably show different places", err=True
         )
+    elif result.seen < LITTLE_SEEN:
+        typer.echo(f"warning: STYLE shows only {result.seen:.0%} of VIEW; the rest is guessed", err=True)
     if as_json:
         typer.echo(json.dumps(summary))
         return
     typer.echo(f"stylized in {summary['seconds']:.1f} s on {device}, pair score {result.overlap:.2f}")
+    typer.echo(f"{result.seen:.0%} of VIEW is seen in STYLE")
     for path in outputs:
-        typer.echo(f"wrote {path}".encode("utf-8", "backslashreplace").decode("utf-8"))
+        typer.echo(printable(f"wrote {path}"))

@@ -22,6 +22,7 @@ from coam.stylization.weights import StylizerFile, load_network
 from coam.types import FloatArray
 
 RESOLUTION = 768  # long side, in pixels, at which photos are matched and mended
+SEEN_FROM = 0.4  # confidence from which STYLE shows a spot; with a half of VIEW as STYLE, 0.5 to 0.6 of it do
 LEAST_OVERLAP = 0.5  # probability below which two photos are said not to show the same place
 
 
@@ -48,6 +49,11 @@ class Stylized:
     stage1: RGB  # (H, W, 3): after the first network alone
     overlap: float  # probability that the photos show the same place; nan: not calibrated
     meta: dict[str, Any]  # seconds, trained, resolution: JSON values
+
+    @property
+    def seen(self) -> float:
+        """The share of VIEW that STYLE shows too; the rest of the picture is guessed."""
+        return float((self.confidence >= SEEN_FROM).mean())
 
 
 class Stylizer:

@@ -1,4 +1,4 @@
-"""VIEW, STYLE, sampled image, confidence and result side by side."""
+"""VIEW, STYLE, result, sampled image and confidence in one picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw
 
 from coam.images import RGB
 from coam.stylization.apply import Stylized
+from coam.viz.attention import panel_grid
 from coam.viz.canvas import font, resize
 from coam.viz.colours import INK, PAPER, colourise
 
@@ -14,30 +15,25 @@ GAP = 6
 TITLE_HEIGHT = 24
 
 
-def draw_panel(result: Stylized, height: int = 300) -> Image.Image:
-    """The five pictures in one row, each `height` pixels high under its name."""
+def draw_panel(result: Stylized, height: int = 420) -> Image.Image:
+    """VIEW, STYLE and the result; below them the sampled image and its confidence; each `height` high."""
     own = (result.view.shape[1], result.view.shape[0])  # the working resolution is rounded
     sampled, confidence = (
         resize(picture, own) for picture in (result.sampled, colourise(result.confidence, 0.0, 1.0, "heat"))
     )
-    return draw_row(
-        {
-            "VIEW": result.view,
-            "STYLE": result.style,
-            "sampled": sampled,
-            "confidence": confidence,
-            "result": result.picture,
-        },
-        height,
-    )
+    pictures = {
+        "VIEW": result.view,
+        "STYLE": result.style,
+        "result": result.picture,
+        "sampled": sampled,
+        f"confidence: {result.seen:.0%} of VIEW is seen in STYLE": confidence,
+    }
+    return panel_grid([(name, _at_height(picture, height)) for name, picture in pictures.items()], columns=3)
 
 
 def draw_row(pictures: dict[str, RGB], height: int) -> Image.Image:
     """Named pictures (H, W, 3) in one row, each `height` pixels high under its name."""
-    shown = {
-        name: resize(np.ascontiguousarray(p), (max(1, round(p.shape[1] * height / p.shape[0])), height))
-        for name, p in pictures.items()
-    }
+    shown = {name: _at_height(picture, height) for name, picture in pictures.items()}
     width = sum(p.shape[1] for p in shown.values()) + GAP * (len(shown) - 1)
     page = Image.new("RGB", (width, height + TITLE_HEIGHT), PAPER)
     pen = ImageDraw.Draw(page)
@@ -47,3 +43,8 @@ def draw_row(pictures: dict[str, RGB], height: int) -> Image.Image:
         page.paste(Image.fromarray(picture), (left, TITLE_HEIGHT))
         left += picture.shape[1] + GAP
     return page
+
+
+def _at_height(picture: RGB, height: int) -> RGB:
+    width = max(1, round(picture.shape[1] * height / picture.shape[0]))
+    return resize(np.ascontiguousarray(picture), (width, height))
