@@ -99,6 +99,10 @@ def test_the_example_finds_true_matches_without_torch(exported):
     errors = np.linalg.norm(lines[known, 2:4] - truth[known], axis=1)
     cell = 4 * lines[:, 0].max() / 512  # pixels of the original between neighbouring descriptors
     assert (errors < 1.5 * cell).mean() > 0.9
+    bare = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert bare.returncode == 1
+    assert bare.stderr.startswith("usage: ")
+    assert bare.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("meeting", [(), (16,), (16, 8)])
