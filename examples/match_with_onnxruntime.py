@@ -11,7 +11,7 @@ from PIL import Image
 
 SIZE, STRIDE = 512, 4  # both sides become SIZE (a multiple of 32); a descriptor for every STRIDE pixels
 if len(sys.argv) != 4:
-    sys.exit(f"usage: python {sys.argv[0]} MODEL A.jpg B.jpg   (MODEL: onnx/cdunet-lite1, see its first lines)")
+    sys.exit(f"usage: python {sys.argv[0]} onnx/cdunet-lite1 A.jpg B.jpg (first: coam export onnx -o onnx)")
 model, *photos = sys.argv[1:]
 encode, decode = (onnxruntime.InferenceSession(f"{model}.{part}.onnx") for part in ("encode", "decode"))
 
