@@ -74,7 +74,7 @@ def test_matches_of_different_places_are_grey_and_the_caption_says_so():
     assert pixel(draw_matches(doubtful, layout="horizontal", width=408, colour="score"), 20, 50) == yellow
     judged = draw_matches(doubtful, layout="horizontal", width=408, correct=np.array([True]))
     assert pixel(judged, 20, 50) == CORRECT
-    assert _summary(doubtful, 1, "side") == "1 match  ·  probably not the same place: 2 %"
+    assert _summary(doubtful, 1, "side") == "1 match  ·  probably not the same place (2 %)"
     assert _summary(replace(matches, overlap=0.98), 1, "side") == "1 match  ·  same place: 98 %"
 
 

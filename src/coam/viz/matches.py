@@ -206,6 +206,10 @@ def _summary(matches: Matches, lines: int, style: Style) -> str:
     if style != "flow" and 0 < lines < len(matches):
         words += f", {lines:,} lines drawn"
     if np.isfinite(matches.overlap):
-        verdict = "probably not the same place" if matches.is_doubtful else "same place"
-        words += f"  ·  {verdict}: {100 * matches.overlap:.0f} %"
+        share = f"{100 * matches.overlap:.0f} %"
+        words += (
+            f"  ·  probably not the same place ({share})"
+            if matches.is_doubtful
+            else f"  ·  same place: {share}"
+        )
     return words
