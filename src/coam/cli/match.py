@@ -96,7 +96,7 @@ def match(
     options = {name: value for name, value in given.items() if value is not None}
     matcher = load_matcher(device=device, preset=preset, **options)
     once = matcher.config.looks == "once"
-    with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look only)"):
+    with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look)"):
         matches = matcher.match(loaded0, loaded1)
     matches.meta.update(image0=loaded0.path, image1=loaded1.path)
     write_matches(matches, outputs, (image0.name, image1.name))
