@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coam.geometry.homography import apply_homography, resize_matrix
+from coam.geometry.parallax import off_plane
 from coam.geometry.robust import RansacOptions, estimate_fundamental, estimate_homography
 from coam.images import RGB
 from coam.types import Matches, Size
@@ -149,6 +150,39 @@ def aligned_look(sighting: Sighting, resolution: int) -> Look | None:
             return None
     box = _common_part(matrix, matches.size0, matches.size1)
     return None if box is None else _look_at(box, matrix, resolution)
+
+
+def with_depth(best: Sighting, first: Matches) -> Matches:
+    """Matches of a look at one plane, and those of the first look that show what lies before and behind it.
+
+    Two cameras that see one plane only could stand in two ways; a look from one viewpoint at the plane leaves
+    little else. A quarter of the matches at most make room for it.
+    """
+    if best.homography is None or not best.is_planar:
+        return best.matches
+    long_side = max(first.size1)
+    agreeing = off_plane(
+        first.points0,
+        first.points1,
+        best.homography,
+        TOLERANCE * long_side,
+        EPIPOLAR_TOLERANCE * long_side,
+        FEWEST_AGREEING,
+        CHANCE_SHARE,
+    )
+    if len(agreeing) == 0:
+        return best.matches
+    beyond = first.select(agreeing).top(len(best.matches) // 4)
+    kept = best.matches.top(len(best.matches) - len(beyond))
+    both = replace(
+        kept,
+        points0=np.concatenate([kept.points0, beyond.points0]),
+        points1=np.concatenate([kept.points1, beyond.points1]),
+        scores=np.concatenate([kept.scores, beyond.scores]),
+        ids0=np.concatenate([kept.ids0, beyond.ids0]),
+        ids1=np.concatenate([kept.ids1, beyond.ids1]),
+    )
+    return both.select(np.argsort(-both.scores, kind="stable"))
 
 
 def show(rgb: RGB, view: View) -> RGB:

@@ -35,6 +35,7 @@ from coam.looks import (
     judge,
     search_looks,
     show,
+    with_depth,
 )
 from coam.matching import sample_map
 from coam.matching.pair_score import overlap_probability
@@ -234,7 +235,7 @@ class Matcher:
 
     def _look_again(self, a: PreparedImage, b: PreparedImage, best: Sighting) -> Matches:
         """Search for the geometry where it was not found, then look from one viewpoint while that helps."""
-        looked = 1
+        looked, first = 1, best.matches
         if self.config.looks == "search" and not best.is_found:
             for look in search_looks(a.image.size, b.image.size, self.config.resolution):
                 best = best.or_better(judge(self._through(a, b, look)))
@@ -248,8 +249,9 @@ class Matcher:
             improved, best = closer is not best, closer
             if best.is_settled or not improved:
                 break
-        best.matches.meta["looks"] = looked
-        return best.matches
+        matches = best.matches if best.matches is first else with_depth(best, first)
+        matches.meta["looks"] = looked
+        return matches
 
     def _through(self, a: PreparedImage, b: PreparedImage, look: Look) -> Matches:
         """Match what `look` shows of the photos; the result is that of the photos themselves."""

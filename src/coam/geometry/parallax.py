@@ -1,0 +1,65 @@
+"""What lies before or behind a plane that two photos show.
+
+The plane maps one photo to the other by a homography. Everything else is seen shifted from where the plane
+would put it, along the line to the epipole: the direction in which the camera moved.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.geometry.homography import apply_homography
+
+Array = npt.NDArray[np.float64]
+
+TRIED, TRIED_FROM = 600, 200  # epipoles, from pairs of the first so many points
+
+
+def off_plane(
+    points0: npt.NDArray[np.floating],
+    points1: npt.NDArray[np.floating],
+    homography: Array,
+    plane_tolerance: float,
+    epipolar_tolerance: float,
+    fewest: int,
+    chance: float,
+) -> npt.NDArray[np.int64]:
+    """Indices of matches off the plane that agree with each other on one epipole, in order.
+
+    points0, points1 (N, 2): matches, best first; homography (3, 3): of the plane, photo 0 -> photo 1. Off the
+    plane is what lies more than `plane_tolerance` pixels from where it would be. Two matches give an epipole;
+    the one counts that leaves the least, and only if at least `fewest` and the share `chance` agree.
+    """
+    plane = apply_homography(homography, points0)
+    in_front = points0 @ homography[2, :2] + homography[2, 2] > 0
+    away = np.linalg.norm(plane - points1, axis=1) > plane_tolerance
+    off = np.flatnonzero(away & in_front)
+    if len(off) < max(fewest, 2):
+        return off[:0]
+    scale = max(1.0, float(np.abs(points1[off]).max()))  # a line's numbers should be of one size
+    start, end = (np.column_stack([xy[off] / scale, np.ones(len(off))]) for xy in (plane, points1))
+    lines = np.cross(start, end)
+    lines /= np.maximum(np.linalg.norm(lines[:, :2], axis=1, keepdims=True), 1e-12)
+    sure = min(len(off), TRIED_FROM)
+    generator = np.random.default_rng(0)
+    one = generator.integers(sure, size=TRIED)
+    other = (one + 1 + generator.integers(sure - 1, size=TRIED)) % sure
+    missed = _missed(np.cross(lines[one], lines[other]), start, end, epipolar_tolerance / scale)
+    best = missed[missed.sum(axis=1).argmin()]
+    for _ in range(3):  # all that agree give a better epipole than two of them
+        least_squares = np.linalg.svd(lines[best < 1])[2][2:]
+        polished = _missed(least_squares, start, end, epipolar_tolerance / scale)[0]
+        if polished.sum() >= best.sum():
+            break
+        best = polished
+    agree = best < 1
+    return off[agree] if agree.sum() >= max(fewest, chance * len(off)) else off[:0]
+
+
+def _missed(epipoles: Array, start: Array, end: Array, tolerance: float) -> Array:
+    """How far, in tolerances and at most 1, each end (N, 3) is from the line of its start (N, 3) to each
+    epipole (E, 3): (E, N)."""
+    through = np.cross(start[None], epipoles[:, None])
+    length = np.maximum(np.linalg.norm(through[..., :2], axis=2), 1e-12)
+    return np.asarray(np.minimum(np.abs((through * end).sum(axis=2)) / length / tolerance, 1.0))

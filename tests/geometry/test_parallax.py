@@ -1,0 +1,55 @@
+"""What lies off a plane, in a made-up scene whose truth is known."""
+
+import numpy as np
+
+from coam.geometry.homography import apply_homography
+from coam.geometry.parallax import off_plane
+
+FOCAL, SIZE = 800.0, 1000.0
+OPTIONS = {"plane_tolerance": 6.0, "epipolar_tolerance": 2.0, "fewest": 15, "chance": 0.05}
+
+
+def scene(on_plane: int, before: int, wrong: int, noise: float = 0.5):
+    """Matches of a plane 5 away, of points before it, and wrong ones; the homography of the plane."""
+    generator = np.random.default_rng(1)
+    camera = np.array([[FOCAL, 0, SIZE / 2], [0, FOCAL, SIZE / 2], [0, 0, 1.0]])
+    angle = 0.2
+    rotation = np.array([[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]])
+    shift = np.array([-1.0, 0.1, 0.3])
+    points0 = generator.uniform(100, 900, (on_plane + before + wrong, 2))
+    depth = np.full(len(points0), 5.0)
+    depth[on_plane : on_plane + before] = generator.uniform(2.5, 4.0, before)
+    rays = np.column_stack([points0, np.ones(len(points0))]) @ np.linalg.inv(camera).T
+    seen = (rays * depth[:, None]) @ rotation.T + shift
+    points1 = (seen @ camera.T)[:, :2] / seen[:, 2:] + generator.normal(0, noise, points0.shape)
+    points1[on_plane + before :] = generator.uniform(0, SIZE, (wrong, 2))
+    homography = camera @ (rotation + np.outer(shift, [0, 0, 1 / 5.0])) @ np.linalg.inv(camera)
+    order = generator.permutation(len(points0))
+    kind = np.repeat([0, 1, 2], [on_plane, before, wrong])
+    return points0[order], points1[order], homography, kind[order]
+
+
+def test_the_homography_is_that_of_the_plane():
+    points0, points1, homography, kind = scene(50, 10, 0, noise=0.0)
+    np.testing.assert_allclose(
+        apply_homography(homography, points0[kind == 0]), points1[kind == 0], atol=1e-8
+    )
+
+
+def test_what_lies_before_the_plane_is_found_among_wrong_matches():
+    points0, points1, homography, kind = scene(800, 60, 240)
+    found = off_plane(points0, points1, homography, **OPTIONS)
+    assert (kind[found] == 1).sum() >= 55
+    assert (kind[found] != 1).sum() <= 10  # a wrong match lies near its line by chance
+    assert (np.diff(found) > 0).all()
+
+
+def test_nothing_is_found_where_all_is_one_plane():
+    for wrong in (0, 200, 600):
+        points0, points1, homography, _ = scene(800, 0, wrong)
+        assert len(off_plane(points0, points1, homography, **OPTIONS)) == 0
+
+
+def test_few_points_are_not_enough():
+    points0, points1, homography, _ = scene(800, 14, 0)
+    assert len(off_plane(points0, points1, homography, **OPTIONS)) == 0
