@@ -33,6 +33,7 @@ MAY_IMPORT = {
         "models",
         "images",
         "geometry",
+        "viz",
     },
     "graphed_matching": {"backends", "dense_matching", "matching", "models"},
     "tiles": {"matcher", "matching", "images"},

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from coam.geometry.homography import apply_homography, resize_matrix
 from coam.geometry.parallax import off_plane
 from coam.geometry.robust import RansacOptions, estimate_fundamental, estimate_homography
-from coam.images import RGB
+from coam.images import MOST_UPSCALED, RGB
 from coam.types import Matches, Size
 
 Array = npt.NDArray[np.float64]
@@ -35,6 +35,7 @@ CHANCE_SHARE = 0.05  # of wrong matches lie on their epipolar line all the same
 JUDGED = 1000  # the best so many matches decide
 FEWEST_AGREEING = 15  # matches on one homography: chance agreements are at most about six
 FOUND_SHARE = 0.12  # of the matches: fewer agree on something wrong, too
+SURE_SHARE = 0.3  # of the matches: a search that ends with fewer has found nothing for certain
 FOUND_OVERLAP = 0.5  # probability: below, what agrees may be a repeated detail
 PLANAR_SHARE = 0.93  # near the plane, of the matches that fit two views at all: below, the scene has depth
 SETTLED_SHARE = 0.9  # of the matches
@@ -63,7 +64,7 @@ class Look(NamedTuple):
 def whole_view(size: Size, resolution: float, turns: int = 0) -> View:
     """All of a photo of `size`, its long side `resolution` pixels, turned counter-clockwise by quarters."""
     width, height = size
-    scale = resolution / max(size)
+    scale = min(resolution / max(size), MOST_UPSCALED)
     shape = _network_size(width * scale, height * scale)
     matrix = resize_matrix((width / shape[0], height / shape[1]))
     for _ in range(turns % 4):
@@ -106,6 +107,12 @@ class Sighting:
     def is_settled(self) -> bool:
         """One more look would bring nothing new."""
         return self.share >= SETTLED_SHARE
+
+    def trusted_after(self, first: Matches) -> Matches:
+        """Its matches; of many looks one may seem right by chance, so what few agree on is not believed."""
+        if self.matches is first or self.share >= SURE_SHARE or math.isnan(first.overlap):
+            return self.matches
+        return replace(self.matches, overlap=min(self.matches.overlap, first.overlap))
 
     def or_better(self, other: Sighting, head_start: float = 1.0) -> Sighting:
         """The one of which more matches agree (a sum of scores is unreliable on hard pairs)."""
@@ -152,6 +159,12 @@ def aligned_look(sighting: Sighting, resolution: int) -> Look | None:
     return None if box is None else _look_at(box, matrix, resolution)
 
 
+def nearest_ids(matches: Matches) -> npt.NDArray[np.int64]:
+    """Grid positions of photo 1 that lie nearest to the matches: what a further look names them by."""
+    assert matches.grid1 is not None
+    return matches.grid1.nearest(matches.points1)
+
+
 def with_depth(best: Sighting, first: Matches) -> Matches:
     """Matches of a look at one plane, and those of the first look that show what lies before and behind it.
 
@@ -180,7 +193,7 @@ def with_depth(best: Sighting, first: Matches) -> Matches:
         points1=np.concatenate([kept.points1, beyond.points1]),
         scores=np.concatenate([kept.scores, beyond.scores]),
         ids0=np.concatenate([kept.ids0, beyond.ids0]),
-        ids1=np.concatenate([kept.ids1, beyond.ids1]),
+        ids1=np.concatenate([kept.ids1, nearest_ids(beyond)]),
     )
     return both.select(np.argsort(-both.scores, kind="stable"))
 

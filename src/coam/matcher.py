@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,9 @@ from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.types import FloatArray, Grid, Matches, Size
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
 
 
@@ -68,6 +71,16 @@ class Explanation:
     attention: dict[str, FloatArray]  # by level, (h, w) over photo 1, sums to 1
     distinctiveness0: FloatArray  # (h, w) over photo 0
     distinctiveness1: FloatArray  # (h, w) over photo 1
+
+    def __repr__(self) -> str:
+        (x, y), (u, v) = self.point, self.best
+        return f"Explanation(({x:.1f}, {y:.1f}) of photo 0 is ({u:.1f}, {v:.1f}) of photo 1; see draw())"
+
+    def draw(self, **options: Any) -> Image.Image:
+        """Similarity and attention maps; options as in `coam.viz.draw_explanation`."""
+        from coam.viz import draw_explanation
+
+        return draw_explanation(self, **options)
 
 
 class Matcher:
@@ -249,9 +262,11 @@ class Matcher:
             improved, best = closer is not best, closer
             if best.is_settled or not improved:
                 break
-        matches = best.matches if best.matches is first else with_depth(best, first)
-        matches.meta["looks"] = looked
-        return matches
+        if best.matches is not first:
+            best = replace(best, matches=best.trusted_after(first))
+            best = replace(best, matches=with_depth(best, first))
+        best.matches.meta["looks"] = looked
+        return best.matches
 
     def _through(self, a: PreparedImage, b: PreparedImage, look: Look) -> Matches:
         """Match what `look` shows of the photos; the result is that of the photos themselves."""
@@ -316,6 +331,8 @@ class Matcher:
                 "trained": self.file.trained,
                 "resolution": self.config.resolution,
                 "statistics": found.statistics,
+                "image0": a.image.path,
+                "image1": b.image.path,
             },
             image0=a.image.rgb,
             image1=b.image.rgb,

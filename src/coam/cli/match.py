@@ -98,7 +98,6 @@ def match(
     once = matcher.config.looks == "once"
     with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look)"):
         matches = matcher.match(loaded0, loaded1)
-    matches.meta.update(image0=loaded0.path, image1=loaded1.path)
     write_matches(matches, outputs, (image0.name, image1.name))
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
