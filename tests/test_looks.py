@@ -16,13 +16,15 @@ from coam.geometry.coordinates import rotate_points
 from coam.geometry.homography import apply_homography
 from coam.looks import (
     HEAD_START,
+    Sighting,
     aligned_look,
     judge,
     search_looks,
     show,
     whole_view,
+    with_depth,
 )
-from coam.types import Matches
+from coam.types import Grid, Matches
 
 TILTED = np.array([[0.8, 0.15, 30.0], [-0.1, 0.9, 12.0], [2e-4, -1e-4, 1.0]])
 
@@ -223,3 +225,36 @@ def test_a_detail_is_found_in_the_whole_photo() -> None:
     error = np.linalg.norm(matches.points1 - expected, axis=1) / 5
     assert len(matches) > 100
     assert (error < 1).mean() > 0.9
+
+
+def test_what_hides_the_plane_is_kept_and_look_alike_parts_of_it_are_not() -> None:
+    """A plane seen from one viewpoint, shifted by 20 pixels; a post before it; windows taken for others."""
+    size = (800, 600)
+    x, y = (axis.ravel() for axis in np.meshgrid(np.arange(10.0, 760, 15), np.arange(10.0, 590, 15)))
+    behind_post = (np.abs(x - 400) < 40) | (np.abs(x + 20 - 460) < 40)
+    plane0 = np.column_stack([x, y])[~behind_post]
+    post0 = np.column_stack([np.full(60, 400.0) + np.arange(60) % 7, np.linspace(20, 580, 60)])
+    window0 = plane0[::20][:60]
+    shift = np.array([20.0, 0.0])
+    post1 = post0 + shift + np.column_stack([20.0 + np.arange(60) % 23, np.zeros(60)])
+    window1 = window0 + shift + [150.0, 0.0]
+
+    def matches(points0: np.ndarray, points1: np.ndarray) -> Matches:
+        grid = Grid(100, 75, (3.5, 3.5), (8.0, 8.0))
+        ids = [grid.nearest(points) for points in (points0, points1)]
+        scores = np.linspace(0.9, 0.5, len(points0)).astype(np.float32)
+        return Matches(
+            points0.astype(np.float32), points1.astype(np.float32), scores, *ids, size, size, grid, grid, 1.0
+        )
+
+    homography = np.array([[1.0, 0, 20], [0, 1, 0], [0, 0, 1]])
+    best = Sighting(matches(plane0, plane0 + shift), homography, len(plane0), is_planar=True)
+    first = matches(np.concatenate([post0, window0]), np.concatenate([post1, window1]))
+    both = with_depth(best, first)
+    assert len(both) == len(plane0)
+    moved = both.points1 - both.points0
+    added = both.select(np.linalg.norm(moved - shift, axis=1) > 1)
+    assert 45 <= len(added) <= 60
+    assert (np.abs(added.points0[:, 0] - 403) < 5).all()  # of the post, none of the windows
+    assert (np.diff(both.scores) <= 0).all()
+    assert with_depth(replace(best, is_planar=False), first) is best.matches

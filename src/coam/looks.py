@@ -43,6 +43,7 @@ MOST_ALIGNED = 3  # looks from one viewpoint: each starts from a better estimate
 LARGE_ZOOM, LARGE_TURN = 1.4, 20.0  # a scene with depth is looked at again beyond these (degrees)
 FINEST = 2.0  # view pixels per pixel of the coarser photo: there is no more to see beyond
 HEAD_START = 1.1  # of the second look: where as many agree in both, its matches are the more exact ones
+APART = 0.01  # of the long side: this near to a match of the plane, the plane is what is seen
 MARGIN = 0.05  # of the common part, kept around it
 
 
@@ -173,6 +174,7 @@ def with_depth(best: Sighting, first: Matches) -> Matches:
     """
     if best.homography is None or not best.is_planar:
         return best.matches
+    first = first.select(_apart_from_plane(first, best))
     long_side = max(first.size1)
     agreeing = off_plane(
         first.points0,
@@ -196,6 +198,26 @@ def with_depth(best: Sighting, first: Matches) -> Matches:
         ids1=np.concatenate([kept.ids1, nearest_ids(beyond)]),
     )
     return both.select(np.argsort(-both.scores, kind="stable"))
+
+
+def _apart_from_plane(first: Matches, best: Sighting) -> npt.NDArray[np.bool_]:
+    """Which matches (N,) may show something before or behind the plane of `best`.
+
+    The plane would be seen at their places in both photos, but was not matched there: something hides it.
+    Where it was matched, or is out of sight, it is rather a look-alike part of the plane that is wrong.
+    """
+    assert best.homography is not None
+    apart = np.ones(len(first), dtype=np.bool_)
+    sides = (
+        (first.points0, best.matches.points0, best.homography, first.size0, first.size1),
+        (first.points1, best.matches.points1, np.linalg.inv(best.homography), first.size1, first.size0),
+    )
+    for points, on_plane, matrix, own_size, other_size in sides:
+        seen = apply_homography(matrix, points)
+        apart &= ((seen >= 0) & (seen <= np.asarray(other_size) - 1)).all(axis=1)
+        gap = np.linalg.norm(points[:, None].astype(np.float32) - on_plane[None].astype(np.float32), axis=2)
+        apart &= gap.min(axis=1, initial=np.inf) > APART * max(own_size)
+    return apart
 
 
 def show(rgb: RGB, view: View) -> RGB:
