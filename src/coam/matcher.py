@@ -162,7 +162,7 @@ class Matcher:
         point: tuple[float, float],
     ) -> Explanation:
         """Attention, similarity and distinctiveness maps for one point (x, y) of photo 0."""
-        a, b = self.prepare(image0), self.prepare(image1)
+        a, b = self._cached(image0), self._cached(image1)
         width, height = a.image.size
         if len(point) != 2 or not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
             raise ImageError(f"the point {point} lies outside photo 0, which is {width} x {height}")
@@ -226,7 +226,8 @@ class Matcher:
         )
         return PreparedImage(*photos[0], encoded[0]), PreparedImage(*photos[1], encoded[1])
 
-    def _cached(self, source: ImageLike) -> PreparedImage:
+    def _cached(self, source: ImageLike | PreparedImage) -> PreparedImage:
+        """`prepare`, once for each file while it stays as it is and others are not used more recently."""
         if not isinstance(source, str | Path):
             return self.prepare(source)
         status = os.stat(source) if os.path.exists(source) else None  # a replaced photo is another photo
