@@ -33,11 +33,12 @@ MAY_IMPORT = {
         "models",
         "images",
         "geometry",
-        "viz",
+        "explanation",
     },
+    "explanation": {"viz"},
     "graphed_matching": {"backends", "dense_matching", "matching", "models"},
     "tiles": {"matcher", "matching", "images"},
-    "viz": {"geometry", "images", "matcher"},
+    "viz": {"explanation", "geometry", "images"},
     "data": {"geometry", "models"},
     "training": {"data", "dense_matching", "losses", "models", "viz"},
     "sfm": {"geometry", "images", "viz"},
@@ -54,7 +55,7 @@ MAY_IMPORT = {
         "training",
         "viz",
     },
-    "app": {"dense_matching", "matcher", "models", "images", "samples", "stylization", "viz"},
+    "app": {"dense_matching", "explanation", "matcher", "models", "images", "samples", "stylization", "viz"},
 }
 
 

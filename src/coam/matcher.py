@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from coam.backends import open_network
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.dense_matching import CROWDING_CELLS, PRESETS, Candidates, MatcherConfig
 from coam.errors import ConfigError, ImageError
+from coam.explanation import Explanation
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.graphed_matching import matching_for
@@ -44,9 +45,6 @@ from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.types import FloatArray, Grid, Matches, Size
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
 
 
@@ -57,30 +55,6 @@ class PreparedImage:
     image: LoadedImage
     resized: ResizedImage
     encoded: EncodedImage
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why a point of photo 0 is matched where it is: maps over photo 1, and both score maps."""
-
-    image0: npt.NDArray[np.uint8]  # (H, W, 3)
-    image1: npt.NDArray[np.uint8]
-    point: tuple[float, float]  # in photo 0
-    best: tuple[float, float]  # the answer in photo 1: most similar descriptor, whatever its distinctiveness
-    similarity: FloatArray  # (h, w) c_kl of the point over photo 1
-    attention: dict[str, FloatArray]  # by level, (h, w) over photo 1, sums to 1
-    distinctiveness0: FloatArray  # (h, w) over photo 0
-    distinctiveness1: FloatArray  # (h, w) over photo 1
-
-    def __repr__(self) -> str:
-        (x, y), (u, v) = self.point, self.best
-        return f"Explanation(({x:.1f}, {y:.1f}) of photo 0 is ({u:.1f}, {v:.1f}) of photo 1; see draw())"
-
-    def draw(self, **options: Any) -> Image.Image:
-        """Similarity and attention maps; options as in `coam.viz.draw_explanation`."""
-        from coam.viz import draw_explanation
-
-        return draw_explanation(self, **options)
 
 
 class Matcher:

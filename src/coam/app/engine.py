@@ -19,8 +19,9 @@ from coam.types import Matches
 
 if TYPE_CHECKING:
     from coam.dense_matching import Looks, MatcherConfig
+    from coam.explanation import Explanation
     from coam.images import LoadedImage
-    from coam.matcher import Explanation, Matcher, PreparedImage
+    from coam.matcher import Matcher, PreparedImage
     from coam.stylization import Stylized
     from coam.stylization.weights import StylizerFile
 

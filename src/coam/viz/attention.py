@@ -13,7 +13,7 @@ from coam.viz.colours import ACCENT, INK, PAPER, ByteImage
 from coam.viz.maps import THIN, blend_heat, value_range
 
 if TYPE_CHECKING:
-    from coam.matcher import Explanation
+    from coam.explanation import Explanation
 
 _TITLE_HEIGHT = 28
 
