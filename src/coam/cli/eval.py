@@ -52,7 +52,7 @@ Set = Annotated[
         "--set", help="A setting of our matcher, KEY=VALUE (grid=256, refinement=paper); repeatable."
     ),
 ]
-Estimator = Annotated[str, typer.Option(help="Robust estimator: opencv (USAC_MAGSAC) or poselib.")]
+Estimator = Annotated[str, typer.Option(help="Robust estimator: opencv (USAC_MAGSAC), poselib, plane.")]
 Threshold = Annotated[
     float | None, typer.Option(min=0.01, help="Inlier threshold of the estimator in pixels.")
 ]

@@ -6,7 +6,7 @@ inlier mask (N,), and returns None instead of raising where the points do not de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, MissingExtraError
 from coam.geometry.epipolar import cross_matrix
+from coam.geometry.planar_pose import poses_of_plane, support
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Estimator = Literal["opencv", "poselib"]
+# "plane": OpenCV, and for a pose also what a dominant plane allows
+Estimator = Literal["opencv", "poselib", "plane"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
@@ -50,6 +52,7 @@ class RansacOptions:
 
 DEFAULT_OPTIONS = RansacOptions()
 HOMOGRAPHY_OPTIONS = RansacOptions(threshold=3.0)
+PLANE_THRESHOLDS = 3.0  # a plane in the world is not as flat as a pose is exact
 
 
 def estimate_homography(
@@ -128,6 +131,8 @@ def relative_pose(
     """Pose camera 0 -> camera 1 from matches and camera matrices (3, 3); the threshold is in pixels."""
     if _choose(estimator) == "poselib":
         return _poselib_pose(points0, points1, intrinsics0, intrinsics1, options)
+    if estimator == "plane":
+        return _pose_minding_planes(points0, points1, intrinsics0, intrinsics1, options)
     essential = estimate_essential(points0, points1, intrinsics0, intrinsics1, options, estimator)
     if essential is None or essential.inliers.sum() < 5:
         return None
@@ -143,6 +148,30 @@ def relative_pose(
     return RelativePose(
         np.asarray(rotation, np.float64), np.asarray(translation, np.float64).reshape(3), essential.inliers
     )
+
+
+def _pose_minding_planes(
+    points0: npt.ArrayLike,
+    points1: npt.ArrayLike,
+    intrinsics0: npt.ArrayLike,
+    intrinsics1: npt.ArrayLike,
+    options: RansacOptions,
+) -> RelativePose | None:
+    """OpenCV's pose, or one that the dominant plane allows, whichever has more support."""
+    found = relative_pose(points0, points1, intrinsics0, intrinsics1, options)
+    xy0, xy1, usable = _clean(points0, points1)
+    k0, k1 = np.asarray(intrinsics0, dtype=np.float64), np.asarray(intrinsics1, dtype=np.float64)
+    wide = replace(options, threshold=PLANE_THRESHOLDS * options.threshold)
+    plane = estimate_homography(xy0, xy1, wide)
+    candidates = [] if found is None else [(found.rotation, found.translation)]
+    candidates += [] if plane is None else poses_of_plane(plane.matrix, k0, k1)
+    if not candidates:
+        return None
+    fits = [support(pose, xy0, xy1, k0, k1, options.threshold) for pose in candidates]
+    best = int(np.argmax([fit.sum() for fit in fits]))
+    if found is not None and best == 0:
+        return found
+    return RelativePose(*candidates[best], _spread(fits[best] > 0, usable))
 
 
 def _poselib_pose(
