@@ -126,7 +126,7 @@ def relative_pose(
     intrinsics0: npt.ArrayLike,
     intrinsics1: npt.ArrayLike,
     options: RansacOptions = DEFAULT_OPTIONS,
-    estimator: Estimator = "opencv",
+    estimator: Estimator = "plane",
 ) -> RelativePose | None:
     """Pose camera 0 -> camera 1 from matches and camera matrices (3, 3); the threshold is in pixels."""
     if _choose(estimator) == "poselib":
@@ -158,7 +158,7 @@ def _pose_minding_planes(
     options: RansacOptions,
 ) -> RelativePose | None:
     """OpenCV's pose, or one that the dominant plane allows, whichever has more support."""
-    found = relative_pose(points0, points1, intrinsics0, intrinsics1, options)
+    found = relative_pose(points0, points1, intrinsics0, intrinsics1, options, "opencv")
     xy0, xy1, usable = _clean(points0, points1)
     k0, k1 = np.asarray(intrinsics0, dtype=np.float64), np.asarray(intrinsics1, dtype=np.float64)
     wide = replace(options, threshold=PLANE_THRESHOLDS * options.threshold)
