@@ -16,11 +16,9 @@ from coam.sfm.localize import (
     LocalizeOptions,
     Localizer,
     localize,
-    locations_to_json,
-    quaternion,
     solve_location,
-    write_poses,
 )
+from coam.sfm.locations import locations_to_json, quaternion, write_poses
 from coam.sfm.photos import read_photo
 from coam.sfm.pipeline import load_model
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coam.sfm.localize import Location
+    from coam.sfm.locations import Location
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +56,7 @@ def localize(
     from coam.sfm import localize as locating
     from coam.sfm.intrinsics import read_intrinsics_list
     from coam.sfm.journal import replacing
+    from coam.sfm.locations import locations_to_json, write_poses
 
     for path in output or []:
         if path.suffix not in (".txt", ".json"):
@@ -70,13 +71,13 @@ def localize(
     locations = locating.localize(model_folder, queries, matcher, given, photos, options)
     for path in output or []:
         if path.suffix == ".txt":
-            locating.write_poses(locations, path)
+            write_poses(locations, path)
         else:
             with replacing(path) as temporary:
-                temporary.write_text(json.dumps(locating.locations_to_json(locations), indent=2) + "\n")
+                temporary.write_text(json.dumps(locations_to_json(locations), indent=2) + "\n")
     located = sum(location.pose is not None for location in locations)
     if as_json:
-        typer.echo(json.dumps(locating.locations_to_json(locations), indent=2))
+        typer.echo(json.dumps(locations_to_json(locations), indent=2))
     else:
         for location in locations:
             typer.echo(line_about(location))

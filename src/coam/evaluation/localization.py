@@ -175,7 +175,8 @@ def evaluate_localization(
 ) -> dict[str, Any]:
     """Build the model, locate the queries, compare with the truth where there is one; write the report."""
     from coam.sfm.alignment import model_poses
-    from coam.sfm.localize import Localizer, write_poses
+    from coam.sfm.localize import Localizer
+    from coam.sfm.locations import write_poses
     from coam.sfm.match_pairs import looking_once
     from coam.sfm.photos import read_photo
 

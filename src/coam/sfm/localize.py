@@ -21,6 +21,7 @@ from coam.sfm.cycles import rotation_angle
 from coam.sfm.intrinsics import camera_for_photo, camera_from_spec
 from coam.sfm.journal import replacing
 from coam.sfm.keypoints import Keypoints
+from coam.sfm.locations import Location
 from coam.sfm.match_pairs import looking_once, matcher_key
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, nearest, unit_rows
 from coam.sfm.photos import Photo, list_photo_files, read_photo
@@ -51,28 +52,6 @@ class LocalizeOptions:
         10.0  # degrees, and percent of the distance to the points, between halves of the evidence
     )
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Location:
-    """The answer for one query. `pose` is None where it was refused; `reason` then says why."""
-
-    name: str
-    pose: Pose | None  # camera-from-world
-    inliers: int
-    lifted: int  # matches that have a 3D point
-    confidence: (
-        float  # in [0, 1]: grows with inliers, their share and their spread; a rank, not a probability
-    )
-    camera: str  # "MODEL WIDTH HEIGHT PARAMS" as used or estimated
-    matched: tuple[str, ...]  # photos of the model that gave inliers, best first
-    reason: str = ""
-    intrinsics: str = ""  # where the camera is from: "given", "the model's", "EXIF" or "estimated"
-
-    @property
-    def centre(self) -> Floats | None:
-        """Camera centre (3,) in the model's world."""
-        return None if self.pose is None else -self.pose[0].T @ self.pose[1]
 
 
 @dataclass(frozen=True)
@@ -382,44 +361,3 @@ def localize(
         except ImageError as error:
             locations.append(Location(name, None, 0, 0, 0.0, "", (), str(error)))
     return locations
-
-
-def write_poses(locations: Sequence[Location], path: str | Path) -> Path:
-    """`name qw qx qy qz tx ty tz`, one located query per line: the visual localization benchmark's format."""
-    lines = []
-    for location in locations:
-        if location.pose is not None:
-            numbers = [*quaternion(location.pose[0]), *location.pose[1]]
-            lines.append(" ".join([location.name, *(f"{value:.10g}" for value in numbers)]) + "\n")
-    with replacing(Path(path)) as temporary:
-        temporary.write_text("".join(lines))
-    return Path(path)
-
-
-def quaternion(rotation: Floats) -> Floats:
-    """(w, x, y, z) of a rotation matrix (3, 3), w not negative."""
-    from scipy.spatial.transform import Rotation
-
-    x, y, z, w = Rotation.from_matrix(rotation).as_quat()
-    return np.array([w, x, y, z]) * (1.0 if w >= 0 else -1.0)
-
-
-def locations_to_json(locations: Sequence[Location]) -> list[dict[str, Any]]:
-    """Everything about every query, as JSON values."""
-    return [
-        {
-            "name": location.name,
-            "located": location.pose is not None,
-            "qvec": None if location.pose is None else [float(v) for v in quaternion(location.pose[0])],
-            "tvec": None if location.pose is None else [float(v) for v in location.pose[1]],
-            "centre": None if location.centre is None else [float(v) for v in location.centre],
-            "inliers": location.inliers,
-            "lifted_matches": location.lifted,
-            "confidence": location.confidence,
-            "camera": location.camera,
-            "intrinsics": location.intrinsics,
-            "matched_photos": list(location.matched),
-            "reason": location.reason,
-        }
-        for location in locations
-    ]
