@@ -30,7 +30,7 @@ class PhotometricConfig:
     shadow: float = 0.3  # a hard-edged shadow
     night: float = 0.18  # dark blue, lamps, little colour
     haze: float = 0.1  # fog, snow glare
-    other_sensor: float = 0.05  # thermal-like: any curve of the grey value, also inverted
+    other_sensor: float = 0.08  # thermal-like: any curve of the grey value, also inverted
     blur: float = 0.25
     noise: float = 0.4
     jpeg: float = 0.3

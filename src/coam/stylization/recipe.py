@@ -41,13 +41,13 @@ class StylizeRecipe:
     worlds: float = 0.35  # share of examples with parallax
     descriptor_noise: float = 0.05  # largest deviation added to descriptors, so that matches also fail
     beyond_common: float = 0.3  # weight of the loss where STYLE does not see what VIEW sees
-    refine_from: float = 0.25  # share of the training after which stage 2 learns too
+    refine_from: float = 0.15  # share of the training after which stage 2 learns too
     lr: float = 1.5e-3  # of stage 1
-    refiner_lr: float = 6e-4
+    refiner_lr: float = 1e-3
     judge_lr: float = 6e-4
     warmup: int = 100  # steps
     final_factor: float = 0.02  # of the learning rates at the end of the cosine
-    l1: float = 20.0  # weight of the L1 loss of stage 2
+    l1: float = 60.0  # weight of the L1 loss of stage 2
     features: float = 1.0  # weight of feature matching
     fool: float = 0.1  # weight of the discriminator's verdict
     ema: float = 0.998  # decay of the moving average that becomes the model
