@@ -15,7 +15,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: ablation card docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -48,6 +48,9 @@ train-smoke: $(VENV)/.dev ## train a tiny network on the bundled photos (CPU, a 
 
 ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table from saved runs
 	@$(BIN)/python tools/ablation.py table docs/ablation
+
+card: $(VENV)/.dev ## the figures of the model card: make card DATA=FOLDER (tools/card_figures.py says what it may hold)
+	@$(BIN)/python tools/card_figures.py $(or $(DATA),$(error say where the data lies: make card DATA=FOLDER)) out/card $(ARGS)
 
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
