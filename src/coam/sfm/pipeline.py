@@ -32,6 +32,7 @@ from coam.errors import ConfigError, DataError
 from coam.sfm import pairs as pairing
 from coam.sfm.cycles import CycleReport, check_cycles
 from coam.sfm.database import write_database
+from coam.sfm.detours import DetourOptions, check_detours
 from coam.sfm.focal import estimate_focals, with_calibrated_rotation
 from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
@@ -47,7 +48,7 @@ from coam.sfm.keypoints import (
 )
 from coam.sfm.links import contradicted, doubts, take_out_contradicted
 from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, triangulate_all
-from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
+from coam.sfm.match_pairs import PairMatches, looking_once, match_pairs, record_to_matches
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import AlignOptions, refine_links
@@ -79,6 +80,7 @@ class SfmOptions:
     cameras: CameraChoice = field(default_factory=CameraChoice)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     cycle_error: float = 15.0  # degrees a triangle of relative rotations may fail to close
+    detours: DetourOptions = field(default_factory=DetourOptions)
     tracks: Tracks = "refined"  # how keypoints get sub-pixel positions
     align: AlignOptions = field(default_factory=AlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
@@ -220,7 +222,27 @@ def verify(
         {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
         options.cycle_error if all(good) else max(options.cycle_error, CYCLE_ERROR_OF_GUESSES),
     )
-    return {pair: geometry for pair, geometry in verified.items() if pair not in cycles.removed}, cycles
+    verified = {pair: geometry for pair, geometry in verified.items() if pair not in cycles.removed}
+    return without_lookalikes(matched, verified, cycles, options.detours)
+
+
+def without_lookalikes(
+    matched: PairJournal, verified: Mapping[Pair, VerifiedPair], cycles: CycleReport, options: DetourOptions
+) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
+    """Verified pairs without the matches that contradict stronger pairs, and the report with what that was."""
+
+    def own_matches(pair: Pair) -> PairMatches:
+        return record_to_matches(matched.read(pair)).select(verified[pair].inliers)
+
+    accepted = [pair for pair, geometry in verified.items() if geometry.accepted]
+    detours = check_detours({pair: float(own_matches(pair).scores.sum()) for pair in accepted}, own_matches, options)
+    left = {
+        pair: replace(geometry, inliers=geometry.inliers[detours.kept[pair]]) if geometry.accepted else geometry
+        for pair, geometry in verified.items()
+        if pair not in detours.removed
+    }
+    unchecked = tuple(pair for pair in cycles.unchecked if pair in left)
+    return left, replace(cycles, removed=cycles.removed | detours.removed, unchecked=unchecked)
 
 
 def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[np.bool_]]:
