@@ -9,7 +9,7 @@ to sub-pixels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -110,12 +110,12 @@ class StackedCDUNet(nn.Module):
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
-        groups = _group(a, b)
+        groups = group_images(a, b)
         described = [
             self._describe(image, conditioned)
             for image, conditioned in zip(groups, self._condition(groups), strict=True)
         ]
-        return (described[0], described[1]) if len(described) == 2 else _split(described[0])
+        return (described[0], described[1]) if len(described) == 2 else split_group(described[0])
 
     def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
         """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B in the last round, by stride."""
@@ -186,7 +186,7 @@ class StackedCDUNet(nn.Module):
         )
 
 
-def _group(a: EncodedImage, b: EncodedImage) -> list[EncodedImage]:
+def group_images(a: EncodedImage, b: EncodedImage) -> list[EncodedImage]:
     """Images of one size as one batch (half as many, larger operations), others as two."""
     if a.size != b.size or a.levels[0].shape != b.levels[0].shape:
         return [a, b]
@@ -198,14 +198,9 @@ def _others(tokens: list[Tensor]) -> list[Tensor]:
     return [torch.cat(tokens[0].chunk(2)[::-1])] if len(tokens) == 1 else tokens[::-1]
 
 
-def _split(both: DenseDescriptors) -> tuple[DenseDescriptors, DenseDescriptors]:
-    assert both.fine is not None
-    assert both.coarse is not None
-    parts = [both.descriptors, both.score, both.fine, both.coarse]
-    first, second = ([part.chunk(2)[half] for part in parts] for half in (0, 1))
-    return (
-        DenseDescriptors(first[0], first[1], both.stride, both.size, first[2], both.fine_stride, first[3]),
-        DenseDescriptors(
-            second[0], second[1], both.stride, both.size, second[2], both.fine_stride, second[3]
-        ),
-    )
+def split_group(both: DenseDescriptors) -> tuple[DenseDescriptors, DenseDescriptors]:
+    """The two images of every pair, from one batch of first and second images."""
+    parts = (both.descriptors, both.score, both.fine, both.coarse)
+    halves = zip(*((None, None) if part is None else part.chunk(2) for part in parts), strict=True)
+    first, second = (replace(both, descriptors=d, score=s, fine=f, coarse=c) for d, s, f, c in halves)
+    return first, second
