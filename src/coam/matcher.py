@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -106,14 +106,9 @@ class Matcher:
 
         On CUDA pairs of the same sizes are decoded together.
         """
-        at_once = PAIRS_AT_ONCE if self.device.type == "cuda" else 1
-        remaining = iter(pairs)
-        while sources := list(islice(remaining, at_once)):
-            batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in sources]
-            encoded = [(a.encoded, b.encoded) for a, b in batch]
-            found = self.matching.between_many(decode_pairs(self.network, encoded))
-            for (a, b), candidates in zip(batch, found, strict=True):
-                yield self._look_on(a, b, candidates)
+        waiting: deque[tuple[PreparedImage, PreparedImage]] = deque()
+        for found in self.matching.between_many(self._decoded(pairs, waiting)):
+            yield self._look_on(*waiting.popleft(), found)
 
     @torch.inference_mode()
     def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
@@ -176,6 +171,19 @@ class Matcher:
         return other
 
     # ---- how it is done
+
+    def _decoded(
+        self,
+        pairs: Iterable[tuple[ImageLike, ImageLike]],
+        waiting: deque[tuple[PreparedImage, PreparedImage]],
+    ) -> Iterator[tuple[DenseDescriptors, DenseDescriptors]]:
+        """Descriptors of every pair, in order; the photos wait for their matches."""
+        at_once = PAIRS_AT_ONCE if self.device.type == "cuda" else 1
+        remaining = iter(pairs)
+        while sources := list(islice(remaining, at_once)):
+            batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in sources]
+            waiting.extend(batch)
+            yield from decode_pairs(self.network, [(a.encoded, b.encoded) for a, b in batch])
 
     def _read(self, source: ImageLike) -> tuple[LoadedImage, ResizedImage]:
         image = load_image(source)

@@ -5,8 +5,7 @@
 | `plain` | the network as it was trained, float32 (bfloat16 autocast on CUDA) | the reference |
 | `float32` | batch norm folded, channels last | all but ties |
 | `bfloat16` | the same in bfloat16, on a CPU that computes in it | 97 %, precision within .001 MMA |
-| `cuda_graphs` | the same in float16, each shape recorded once | 99.5 % |
-| `compiled` | the same, compiled: half a minute more for each shape, then the fastest | 99 % |
+| `cuda_graphs` | the same in float16, in fused kernels with Triton, each shape recorded once | 99.5 % |
 | `onnxruntime`, `openvino` | the exported graphs, float32 | all but ties |
 
 `auto`: `cuda_graphs` on CUDA, `bfloat16` on a CPU that has it, `float32` elsewhere. In float32 all of them
@@ -25,7 +24,7 @@ from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DescriptorModel
 from coam.models.stacked import StackedCDUNet
 
-BACKENDS = ("auto", "plain", "float32", "bfloat16", "cuda_graphs", "compiled", "onnxruntime", "openvino")
+BACKENDS = ("auto", "plain", "float32", "bfloat16", "cuda_graphs", "onnxruntime", "openvino")
 
 
 class Network(Protocol):
@@ -47,14 +46,14 @@ def open_network(model: DescriptorModel, device: torch.device, backend: str = "a
         raise ConfigError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "auto":
         backend = fastest_backend(model, device)
-    if backend in ("cuda_graphs", "compiled"):
+    if backend == "cuda_graphs":
         if device.type != "cuda":
             raise ConfigError(f"the backend {backend!r} needs a CUDA device, not {device}")
         from coam.backends.cuda_graphs import GraphedNetwork
 
         # Only the default network is known to stay within what float16 holds.
         dtype = torch.float16 if isinstance(model, StackedCDUNet) else torch.bfloat16
-        return GraphedNetwork(model, device, dtype, compiled=backend == "compiled")
+        return GraphedNetwork(model, device, dtype)
     if backend in ("onnxruntime", "openvino"):
         if device.type != "cpu":
             raise ConfigError(f"the backend {backend!r} runs on the CPU; give device='cpu'")

@@ -1,7 +1,7 @@
 """The network on CUDA in half precision, each shape of input recorded once and replayed.
 
-A small network is three hundred kernels of a few microseconds; started one by one from Python they take ten
-times as long as they run. A CUDA graph starts them all at once.
+A small network is a hundred kernels of a few microseconds; started one by one from Python they take ten times
+as long as they run. A CUDA graph starts them all at once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import torch
 from torch import Tensor
 
 from coam.backends.folded import FoldedNetwork
+from coam.matching.fused import can_fuse
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
 from coam.models.registry import DescriptorModel
+from coam.models.stacked import StackedCDUNet
 
 KEPT_GRAPHS = 8
 USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
 WARM_UPS = 2  # runs before recording, in which cuDNN chooses its algorithms
 
-Levels = Callable[..., list[Tensor]]
+Input = Tensor | Sequence[Tensor]  # several are joined along their first axis
 Size = tuple[int, int]  # height, width
 TensorFunction = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -33,49 +35,57 @@ TensorFunction = Callable[[Sequence[Tensor]], list[Tensor]]
 @dataclass(frozen=True)
 class _Recording:
     graph: Any  # torch.cuda.CUDAGraph
-    inputs: list[Tensor]  # where the graph reads
+    inputs: list[Tensor]  # where the graph reads, in the parts in which they are given
     outputs: list[Tensor]  # where the graph writes, at every replay again
 
 
 class Recorder:
     """Calls functions of tensors through CUDA graphs, one for every key and the shapes of its inputs."""
 
-    def __init__(self, kept: int = KEPT_GRAPHS, search_kernels: bool = True) -> None:
+    def __init__(self, kept: int = KEPT_GRAPHS) -> None:
         self._kept = kept
-        self._search_kernels = search_kernels  # cuDNN tries all it has
         self._recordings: OrderedDict[tuple[Any, ...], _Recording] = OrderedDict()
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._alone = threading.Lock()  # a recording has one set of inputs
 
     def __call__(
-        self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]
+        self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Input]
     ) -> list[Tensor]:
         """function(inputs) as tensors of the caller's own; `key` tells functions apart."""
         with self._alone:
-            return self._call((*key, *(tensor.shape for tensor in inputs)), function, inputs)
+            shapes = (tuple(part.shape for part in _parts(one)) for one in inputs)
+            return self._call((*key, *shapes), function, inputs)
 
-    def _call(self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _call(self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Input]) -> list[Tensor]:
         if key not in self._recordings:
             self._uses[key] += 1
             if self._uses[key] <= USES_BEFORE_RECORDING:
-                return function(inputs)
-            self._recordings[key] = _record(function, inputs, self._search_kernels)
+                return function([_joined(one) for one in inputs])
+            self._recordings[key] = _record(function, inputs)
             while len(self._recordings) > self._kept:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         recording = self._recordings[key]
-        torch._foreach_copy_(recording.inputs, list(inputs))
+        torch._foreach_copy_(recording.inputs, [part for one in inputs for part in _parts(one)])
         recording.graph.replay()
         results = [torch.empty_like(output) for output in recording.outputs]
         torch._foreach_copy_(results, recording.outputs)
         return results
 
 
-def _record(function: TensorFunction, inputs: Sequence[Tensor], search_kernels: bool) -> _Recording:
-    own = [tensor.clone() for tensor in inputs]
+def _parts(one: Input) -> Sequence[Tensor]:
+    return [one] if isinstance(one, Tensor) else one
+
+
+def _joined(one: Input) -> Tensor:
+    return one if isinstance(one, Tensor) else torch.cat(list(one))
+
+
+def _record(function: TensorFunction, inputs: Sequence[Input]) -> _Recording:
+    own = [one.clone() if isinstance(one, Tensor) else _joined(one) for one in inputs]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=search_kernels):
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
         for _ in range(WARM_UPS):
             function(own)
     torch.cuda.current_stream().wait_stream(stream)
@@ -83,19 +93,17 @@ def _record(function: TensorFunction, inputs: Sequence[Tensor], search_kernels: 
     # Other threads may use the device meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = function(own)
-    return _Recording(graph, own, outputs)
-
-
-def _compile(function: Levels) -> Levels:
-    """Fewer, larger kernels; each shape of input takes half a minute when it is first seen."""
-    return torch.compile(function, dynamic=False)
+    sizes = [[len(part) for part in _parts(one)] for one in inputs]
+    places = [part for tensor, size in zip(own, sizes, strict=True) for part in tensor.split(size)]
+    return _Recording(graph, places, outputs)
 
 
 class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
-    float16 has eight times the resolution of bfloat16 and the same speed; the network's activations stay
-    below a few hundred. Descriptors stay in that type, because the search on CUDA takes them so.
+    With Triton the default network, and the default encoder of others, run in fused kernels. float16 has
+    eight times the resolution of bfloat16 and the same speed; the network's activations stay below a few
+    hundred. Descriptors and fine maps stay in that type, because matching on CUDA takes them so.
     """
 
     def __init__(
@@ -103,23 +111,35 @@ class GraphedNetwork(FoldedNetwork):
         model: DescriptorModel,
         device: torch.device,
         dtype: torch.dtype = torch.float16,
-        compiled: bool = False,
+        fused: Sequence[str] | None = None,
     ) -> None:
         super().__init__(model, device, dtype)
-        self._recorder = Recorder(search_kernels=not compiled)  # compiled code counts on their layouts
-        self._encode = _compile(self._encode_levels) if compiled else self._encode_levels
-        self._decode = _compile(self._decode_levels) if compiled else self._decode_levels
+        self._fused = self._fuse(fused) if can_fuse(device) else None
+        self._recorder: Callable[..., list[Tensor]] = Recorder()
         self._fine_stride = self._measure_fine_stride()
+
+    def _fuse(self, parts: Sequence[str] | None) -> Any:
+        from coam.backends.fused_stacked import PARTS, FusedStacked, is_supported
+
+        if not isinstance(self.model, StackedCDUNet) or not is_supported(self.model):
+            return None
+        return FusedStacked(self.model, PARTS if parts is None else parts)
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
         size = (image.shape[-2], image.shape[-1])
         image = image.to(self.device, non_blocking=True)
-        return EncodedImage(tuple(self._recorder(("encode",), self._encode, [image])), size)
+        return EncodedImage(tuple(self._recorder(("encode",), self._encode_levels, [image])), size)
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, or of B pairs of images, each conditioned on the other."""
-        function = partial(self._decode, size_a=a.size, size_b=b.size)
+        if self._fused is not None and a.size == b.size and a.levels[0].shape == b.levels[0].shape:
+            function = partial(self._decode_group, size=a.size)
+            joined = list(zip(a.levels, b.levels, strict=True))
+            outputs = self._recorder(("decode group", a.size), function, joined)
+            halves = list(zip(*(output.chunk(2) for output in outputs), strict=True))
+            return self._dense(halves[0], a), self._dense(halves[1], b)
+        function = partial(self._decode_levels, size_a=a.size, size_b=b.size)
         outputs = self._recorder(("decode", a.size, b.size), function, [*a.levels, *b.levels])
         half = len(outputs) // 2
         return self._dense(outputs[:half], a), self._dense(outputs[half:], b)
@@ -131,19 +151,25 @@ class GraphedNetwork(FoldedNetwork):
         return super().decode(encoded, encoded)[0].fine_stride
 
     def _encode_levels(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        if self._fused is not None:
+            return list(self._fused.encode(inputs[0]).levels)
         image = inputs[0].to(self.dtype, memory_format=torch.channels_last)
         return list(self.model.encode(image).levels)
+
+    def _decode_group(self, inputs: Sequence[Tensor], size: Size) -> list[Tensor]:
+        return self._dense_parts(self._fused.describe_group(EncodedImage(tuple(inputs), size)))
 
     def _decode_levels(self, inputs: Sequence[Tensor], size_a: Size, size_b: Size) -> list[Tensor]:
         levels = len(inputs) // 2
         first = EncodedImage(tuple(inputs[:levels]), size_a)
         second = EncodedImage(tuple(inputs[levels:]), size_b)
-        return [part for dense in self.model.decode(first, second) for part in self._parts(dense)]
+        decode = self.model.decode if self._fused is None else self._fused.decode
+        return [part for dense in decode(first, second) for part in self._dense_parts(dense)]
 
-    def _parts(self, dense: DenseDescriptors) -> list[Tensor]:
-        fine = [] if dense.fine is None else [dense.fine]
+    def _dense_parts(self, dense: DenseDescriptors) -> list[Tensor]:
+        fine = [] if dense.fine is None else [dense.fine.to(self.dtype)]
         return [dense.descriptors.to(self.dtype), dense.score, *fine]
 
-    def _dense(self, parts: list[Tensor], image: EncodedImage) -> DenseDescriptors:
+    def _dense(self, parts: Sequence[Tensor], image: EncodedImage) -> DenseDescriptors:
         fine = parts[2] if len(parts) > 2 else None
         return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine, self._fine_stride)

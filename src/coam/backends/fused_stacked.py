@@ -83,11 +83,14 @@ class FusedStacked:
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
         groups = group_images(a, b)
-        described = [
-            self._describe(image, tokens)
-            for image, tokens in zip(groups, self._condition(groups), strict=True)
-        ]
-        return (described[0], described[1]) if len(described) == 2 else split_group(described[0])
+        if len(groups) == 1:
+            return split_group(self.describe_group(groups[0]))
+        first, second = self._condition(groups)
+        return self._describe(a, first), self._describe(b, second)
+
+    def describe_group(self, both: EncodedImage) -> DenseDescriptors:
+        """Descriptors of images of one size: the first of every pair in one half, the second in the other."""
+        return self._describe(both, self._condition([both])[0])
 
     def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
         """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B in the last round, by stride."""

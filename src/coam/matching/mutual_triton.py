@@ -7,8 +7,8 @@ rows are taken in slabs, which bounds it.
 
 Finding the place of a maximum costs more than finding its value, and the matrix units leave little time per
 entry. So columns keep their value and the block of rows it came from; whether a matched row is the FIRST row
-of its block with that value (ties!) is settled afterwards by a second, small kernel, which compares a block
-of rows with only those columns that the rows of the block chose.
+of its block with that value (ties!) is settled afterwards by a small kernel, which compares a block of rows
+with only those columns that the rows of the block chose.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coam.matching.mutual import MutualMatches, RowChoices
 
 LARGEST_DESCRIPTOR = 256
 PRECISION = "tf32x3"  # of float32 only: three products of the matrix unit for one, as exact as plain float32
+COLUMN_TILE, COLUMN_GROUP = 32, 16  # columns of a program, and blocks at a time, when maxima are collected
 SLAB_BLOCKS = 512  # blocks of rows per launch: column maxima of a slab take 512 * columns floats
 
 
@@ -46,7 +47,7 @@ FULL_PRECISION = KernelShape(block_rows=64, tile_columns=64, warps=4, stages=2)
 
 
 # One compilation serves all sizes: by default Triton would compile again for sizes that are multiples of 16.
-@triton.jit(do_not_specialize=["rows", "columns", "tiles_per_split"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "columns", "tiles_per_split", "first_block"])  # type: ignore[untyped-decorator]
 def _search_kernel(  # type: ignore[no-untyped-def]
     rows_ptr,
     columns_ptr,
@@ -59,17 +60,19 @@ def _search_kernel(  # type: ignore[no-untyped-def]
     columns,
     tiles_per_split,
     column_stride,
+    first_block,
     scale,
     SIZE: tl.constexpr,
     PADDED_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     WITH_SUMS: tl.constexpr,
+    EXACT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     block = tl.program_id(0)
     split = tl.program_id(1)
-    row = block * BLOCK + tl.arange(0, BLOCK)
+    row = (first_block + block) * BLOCK + tl.arange(0, BLOCK)
     feature = tl.arange(0, PADDED_SIZE)
     # Beyond the end the last row and column are repeated: a repeated maximum is still the maximum, and of
     # equal places the smallest wins, so entries need no mask.
@@ -101,8 +104,9 @@ def _search_kernel(  # type: ignore[no-untyped-def]
         tl.store(column_value_ptr + column_offset + column, tl.max(similarity, axis=1), mask=column < columns)
         if WITH_SUMS:
             exponential = tl.exp2(similarity * scale)
-            exists = (row[None, :] < rows) & (column[:, None] < columns)
-            exponential = tl.where(exists, exponential, 0.0)
+            if not EXACT:  # a repeated row or column must not be summed again
+                exists = (row[None, :] < rows) & (column[:, None] < columns)
+                exponential = tl.where(exists, exponential, 0.0)
             sums += exponential
             column_sum = tl.sum(exponential, axis=1)
             tl.store(column_sum_ptr + column_offset + column, column_sum, mask=column < columns)
@@ -116,35 +120,120 @@ def _search_kernel(  # type: ignore[no-untyped-def]
         tl.store(row_sum_ptr + row_offset + row, tl.sum(sums, axis=0), mask=row < rows)
 
 
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
-def _first_kernel(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["blocks", "columns", "first_block"])  # type: ignore[untyped-decorator]
+def _columns_kernel(  # type: ignore[no-untyped-def]
+    value_ptr,
+    sum_ptr,
+    best_ptr,
+    best_block_ptr,
+    total_ptr,
+    blocks,
+    columns,
+    column_stride,
+    first_block,
+    TILE: tl.constexpr,
+    GROUP: tl.constexpr,
+    WITH_SUMS: tl.constexpr,
+):
+    """Of each column the largest value over the blocks of a slab and those before, and its first block."""
+    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    known = column < columns
+    part = tl.arange(0, GROUP)
+    best = tl.full([GROUP, TILE], float("-inf"), dtype=tl.float32)
+    best_block = tl.zeros([GROUP, TILE], dtype=tl.int32)
+    total = tl.zeros([GROUP, TILE], dtype=tl.float32)
+    for start in range(0, blocks, GROUP):
+        block = start + part
+        mask = (block < blocks)[:, None] & known[None, :]
+        place = block.to(tl.int64)[:, None] * column_stride + column[None, :]
+        value = tl.load(value_ptr + place, mask=mask, other=float("-inf"))
+        better = value > best
+        best_block = tl.where(better, block[:, None], best_block)
+        best = tl.where(better, value, best)
+        if WITH_SUMS:
+            total += tl.load(sum_ptr + place, mask=mask, other=0.0)
+    highest = tl.max(best, axis=0)
+    first = tl.min(tl.where(best == highest[None, :], best_block, 2147483647), axis=0) + first_block
+    sums = tl.sum(total, axis=0)
+    if first_block > 0:
+        before = tl.load(best_ptr + column, mask=known, other=0.0)
+        first = tl.where(highest > before, first, tl.load(best_block_ptr + column, mask=known, other=0))
+        highest = tl.maximum(highest, before)
+        if WITH_SUMS:
+            sums += tl.load(total_ptr + column, mask=known, other=0.0)
+    tl.store(best_ptr + column, highest, mask=known)
+    tl.store(best_block_ptr + column, first, mask=known)
+    if WITH_SUMS:
+        tl.store(total_ptr + column, sums, mask=known)
+
+
+@triton.jit(do_not_specialize=["rows", "splits"])  # type: ignore[untyped-decorator]
+def _choice_kernel(  # type: ignore[no-untyped-def]
     rows_ptr,
     columns_ptr,
+    row_value_ptr,
     row_index_ptr,
-    is_first_ptr,
+    row_sum_ptr,
+    column_value_ptr,
+    column_block_ptr,
+    column_sum_ptr,
+    value_ptr,
+    index_ptr,
+    is_mutual_ptr,
+    probability_ptr,
     rows,
+    splits,
+    scale,
     SIZE: tl.constexpr,
     PADDED_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    WITH_SUMS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """For each row: is no earlier row of its block equally similar to the column that it chose?"""
+    """What each row chose over all splits of the columns, and whether the column chose it as well.
+
+    That is so if the column's largest value is the row's, if it came from the row's block, and if no earlier
+    row of the block is equally similar.
+    """
     place = tl.arange(0, BLOCK)
     row = tl.program_id(0) * BLOCK + place
-    feature = tl.arange(0, PADDED_SIZE)
-    known_row = tl.minimum(row, rows - 1).to(tl.int64)
-    query = tl.load(
-        rows_ptr + known_row[:, None] * SIZE + feature[None, :], mask=feature[None, :] < SIZE, other=0.0
-    )
+    known_row = tl.minimum(row, rows - 1)
+    value = tl.load(row_value_ptr + known_row)
     chosen = tl.load(row_index_ptr + known_row)
+    for split in range(1, splits):
+        offset = split * rows
+        other_value = tl.load(row_value_ptr + offset + known_row)
+        other_index = tl.load(row_index_ptr + offset + known_row)
+        chosen = tl.where(other_value > value, other_index, chosen)
+        value = tl.maximum(value, other_value)
+    feature = tl.arange(0, PADDED_SIZE)
+    query = tl.load(
+        rows_ptr + known_row.to(tl.int64)[:, None] * SIZE + feature[None, :],
+        mask=feature[None, :] < SIZE,
+        other=0.0,
+    )
     other = tl.load(
-        columns_ptr + chosen[None, :] * SIZE + feature[:, None], mask=feature[:, None] < SIZE, other=0.0
+        columns_ptr + chosen.to(tl.int64)[None, :] * SIZE + feature[:, None],
+        mask=feature[:, None] < SIZE,
+        other=0.0,
     )
     similarity = tl.dot(query, other, input_precision=PRECISION)
     own = tl.sum(tl.where(place[:, None] == place[None, :], similarity, 0.0), axis=0)
     earlier_equal = (similarity == own[None, :]) & (place[:, None] < place[None, :])
     is_first = tl.max(earlier_equal.to(tl.int32), axis=0) == 0
-    tl.store(is_first_ptr + row, is_first.to(tl.int8), mask=row < rows)
+    is_mutual = is_first & (value == tl.load(column_value_ptr + chosen))
+    is_mutual = is_mutual & (tl.load(column_block_ptr + chosen) == tl.program_id(0))
+    known = row < rows
+    tl.store(value_ptr + row, value, mask=known)
+    tl.store(index_ptr + row, chosen.to(tl.int64), mask=known)
+    tl.store(is_mutual_ptr + row, is_mutual.to(tl.int8), mask=known)
+    if WITH_SUMS:
+        row_sum = tl.zeros([BLOCK], dtype=tl.float32)
+        for split in range(splits):
+            row_sum += tl.load(row_sum_ptr + split * rows + known_row)
+        share = tl.exp2(value * scale)
+        probability = (share / row_sum) * (share / tl.load(column_sum_ptr + chosen))
+        tl.store(probability_ptr + row, probability, mask=known)
 
 
 def is_supported(descriptors0: Tensor, descriptors1: Tensor) -> bool:
@@ -195,88 +284,118 @@ def fused_choices(
     """
     descriptors0, descriptors1 = descriptors0.contiguous(), descriptors1.contiguous()
     shape = shape or default_shape(descriptors0.dtype, with_sums=temperature is not None)
-    slab_rows = SLAB_BLOCKS * shape.block_rows
-    slabs = [
-        _search_slab(slab, descriptors1, temperature, shape) for slab in torch.split(descriptors0, slab_rows)
-    ]
-    row_value = torch.cat([slab.row_value for slab in slabs])
-    row_index = torch.cat([slab.row_index for slab in slabs])
-    column_value, first_slab = torch.stack([slab.column_value for slab in slabs]).max(dim=0)
-    column_block = (
-        torch.stack([slab.column_block for slab in slabs]).gather(0, first_slab.unsqueeze(0)).squeeze(0)
-    )
-    column_block = column_block + first_slab * SLAB_BLOCKS
-
-    row = torch.arange(len(row_value), device=row_value.device)
-    is_mutual = (row_value == column_value[row_index]) & (column_block[row_index] == row // shape.block_rows)
-    is_mutual &= _first_of_its_block(descriptors0, descriptors1, row_index, shape)
-    if temperature is None:
-        return RowChoices(row_index, row_value, is_mutual)
-    row_sum = torch.cat([slab.row_sum for slab in slabs])
-    column_sum = torch.stack([slab.column_sum for slab in slabs]).sum(dim=0)
-    share = torch.exp(row_value / temperature)
-    probability = (share / row_sum) * (share / column_sum[row_index])
-    return RowChoices(row_index, row_value, is_mutual, probability)
-
-
-@dataclass(frozen=True)
-class _Slab:
-    """Maxima (and sums of exponentials, empty if not asked for) of some rows against all columns."""
-
-    row_value: Tensor  # (R,)
-    row_index: Tensor  # (R,) int64
-    row_sum: Tensor  # (R,)
-    column_value: Tensor  # (M,)
-    column_block: Tensor  # (M,) int64: first block of rows with that value
-    column_sum: Tensor  # (M,)
-
-
-def _search_slab(
-    slab: Tensor,
-    descriptors1: Tensor,
-    temperature: float | None,
-    shape: KernelShape,
-) -> _Slab:
-    rows, size = slab.shape
-    columns, device = descriptors1.shape[0], slab.device
-    blocks, tiles = triton.cdiv(rows, shape.block_rows), triton.cdiv(columns, shape.tile_columns)
-    tiles_per_split = triton.cdiv(tiles, _splits(blocks, tiles, shape, device))
-    splits = triton.cdiv(tiles, tiles_per_split)
-    with_sums = temperature is not None
-    sharpness = math.log2(math.e) / temperature if temperature is not None else 0.0
-    row_value = torch.empty(splits, rows, device=device)
-    row_index = torch.empty(splits, rows, dtype=torch.int32, device=device)
-    row_sum = torch.empty(splits if with_sums else 0, rows, device=device)
-    stride = 16 * triton.cdiv(columns, 16)  # lines begin where whole words can be written
-    column_value = torch.empty(blocks, stride, device=device)
-    column_sum = torch.empty(blocks if with_sums else 0, stride, device=device)
-    _search_kernel[(blocks, splits)](
-        slab,
+    rows, columns = _rows_of(descriptors0, descriptors1, temperature, shape)
+    count, size = descriptors0.shape
+    device = descriptors0.device
+    value = torch.empty(count, device=device)
+    index = torch.empty(count, dtype=torch.int64, device=device)
+    is_mutual = torch.empty(count, dtype=torch.bool, device=device)
+    probability = torch.empty(count if temperature is not None else 0, device=device)
+    _choice_kernel[(triton.cdiv(count, shape.block_rows),)](
+        descriptors0,
         descriptors1,
-        row_value,
-        row_index,
-        row_sum,
-        column_value,
-        column_sum,
-        rows,
-        columns,
-        tiles_per_split,
-        stride,
-        sharpness,
+        rows.value,
+        rows.index,
+        rows.sum,
+        columns.value,
+        columns.index,
+        columns.sum,
+        value,
+        index,
+        is_mutual.view(torch.int8),
+        probability,
+        count,
+        len(rows.value),
+        _exponent(temperature),
         SIZE=size,
         PADDED_SIZE=max(16, triton.next_power_of_2(size)),
         BLOCK=shape.block_rows,
-        TILE=shape.tile_columns,
-        WITH_SUMS=with_sums,
+        WITH_SUMS=temperature is not None,
         PRECISION=PRECISION,
         num_warps=shape.warps,
-        num_stages=shape.stages,
     )
-    # max gives the first of equal places: the earliest split and the earliest block.
-    value, split = row_value.max(dim=0)
-    index = row_index.gather(0, split.unsqueeze(0)).squeeze(0).long()
-    best, block = column_value[:, :columns].max(dim=0)
-    return _Slab(value, index, row_sum.sum(dim=0), best, block, column_sum[:, :columns].sum(dim=0))
+    return RowChoices(index, value, is_mutual, None if temperature is None else probability)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """Largest values, where they are, and sums of exponentials (empty if not asked for)."""
+
+    value: Tensor  # (splits, N) of rows, (M,) of columns
+    index: Tensor  # int32: the column; of columns the block of rows
+    sum: Tensor
+
+
+def _exponent(temperature: float | None) -> float:
+    """Factor on similarities in powers of two."""
+    return 0.0 if temperature is None else math.log2(math.e) / temperature
+
+
+def _rows_of(
+    descriptors0: Tensor, descriptors1: Tensor, temperature: float | None, shape: KernelShape
+) -> tuple[_Best, _Best]:
+    """Best columns of all rows, by splits of the columns, and best blocks of all columns."""
+    (rows, size), columns, device = descriptors0.shape, descriptors1.shape[0], descriptors0.device
+    blocks, tiles = triton.cdiv(rows, shape.block_rows), triton.cdiv(columns, shape.tile_columns)
+    tiles_per_split = triton.cdiv(tiles, _splits(min(blocks, SLAB_BLOCKS), tiles, shape, device))
+    splits = triton.cdiv(tiles, tiles_per_split)
+    with_sums = temperature is not None
+    of_rows = _Best(
+        torch.empty(splits, rows, device=device),
+        torch.empty(splits, rows, dtype=torch.int32, device=device),
+        torch.empty(splits if with_sums else 0, rows, device=device),
+    )
+    of_columns = _Best(
+        torch.empty(columns, device=device),
+        torch.empty(columns, dtype=torch.int32, device=device),
+        torch.empty(columns if with_sums else 0, device=device),
+    )
+    stride = 16 * triton.cdiv(columns, 16)  # lines begin where whole words can be written
+    in_slab = min(blocks, SLAB_BLOCKS)
+    column_value = torch.empty(in_slab, stride, device=device)
+    column_sum = torch.empty(in_slab if with_sums else 0, stride, device=device)
+    for first_block in range(0, blocks, SLAB_BLOCKS):
+        in_slab = min(SLAB_BLOCKS, blocks - first_block)
+        _search_kernel[(in_slab, splits)](
+            descriptors0,
+            descriptors1,
+            of_rows.value,
+            of_rows.index,
+            of_rows.sum,
+            column_value,
+            column_sum,
+            rows,
+            columns,
+            tiles_per_split,
+            stride,
+            first_block,
+            _exponent(temperature),
+            SIZE=size,
+            PADDED_SIZE=max(16, triton.next_power_of_2(size)),
+            BLOCK=shape.block_rows,
+            TILE=shape.tile_columns,
+            WITH_SUMS=with_sums,
+            EXACT=rows % shape.block_rows == columns % shape.tile_columns == 0,
+            PRECISION=PRECISION,
+            num_warps=shape.warps,
+            num_stages=shape.stages,
+        )
+        _columns_kernel[(triton.cdiv(columns, COLUMN_TILE),)](
+            column_value,
+            column_sum,
+            of_columns.value,
+            of_columns.index,
+            of_columns.sum,
+            in_slab,
+            columns,
+            stride,
+            first_block,
+            TILE=COLUMN_TILE,
+            GROUP=COLUMN_GROUP,
+            WITH_SUMS=with_sums,
+            num_warps=4,
+        )
+    return of_rows, of_columns
 
 
 def _splits(blocks: int, tiles: int, shape: KernelShape, device: torch.device) -> int:
@@ -286,23 +405,3 @@ def _splits(blocks: int, tiles: int, shape: KernelShape, device: torch.device) -
     )
     wanted = triton.cdiv(processors * shape.programs_per_processor, blocks)
     return int(max(1, min(wanted, tiles // 8)))
-
-
-def _first_of_its_block(
-    descriptors0: Tensor, descriptors1: Tensor, row_index: Tensor, shape: KernelShape
-) -> Tensor:
-    rows, size = descriptors0.shape
-    is_first = torch.empty(rows, dtype=torch.int8, device=descriptors0.device)
-    _first_kernel[(triton.cdiv(rows, shape.block_rows),)](
-        descriptors0,
-        descriptors1,
-        row_index,
-        is_first,
-        rows,
-        SIZE=size,
-        PADDED_SIZE=max(16, triton.next_power_of_2(size)),
-        BLOCK=shape.block_rows,
-        PRECISION=PRECISION,
-        num_warps=shape.warps,
-    )
-    return is_first.bool()

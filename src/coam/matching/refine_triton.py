@@ -1,4 +1,6 @@
-"""Sub-pixel search in one kernel on a CUDA device. Import only where Triton is installed.
+"""Reading maps between their cells, and the sub-pixel search, in one kernel each on a CUDA device.
+
+Import only where Triton is installed.
 
 `refine_softargmax` with its query sampled on the way: twenty small operations, each of which writes what the
 next one reads, become one that writes three numbers a match.
@@ -14,6 +16,7 @@ from torch import Tensor
 from coam.matching.refine import RefinedPoints
 
 MATCHES = 8  # per program: 8 windows of 5 x 5 features of 32 numbers stay in registers
+SAMPLES = 32  # per program of `fused_unit_samples`
 LARGEST_FEATURE = 64
 LARGEST_WINDOW = 64
 
@@ -107,6 +110,56 @@ def _seek_kernel(  # type: ignore[no-untyped-def]
     tl.store(result_ptr + 4 * match + 1, mean_y, mask=known)
     tl.store(result_ptr + 4 * match + 2, tl.max(weight, axis=1), mask=known)
     tl.store(result_ptr + 4 * match + 3, tl.sqrt(variance), mask=known)
+
+
+@triton.jit(do_not_specialize=["count", "height", "width"])  # type: ignore[untyped-decorator]
+def _sample_kernel(  # type: ignore[no-untyped-def]
+    map_ptr,
+    points_ptr,
+    result_ptr,
+    count,
+    height,
+    width,
+    stride,
+    SIZE: tl.constexpr,
+    PADDED_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    point = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    known = point < count
+    feature = tl.arange(0, PADDED_SIZE)
+    x = (tl.load(points_ptr + 2 * point, mask=known, other=0.0) + 0.5) / stride - 0.5
+    y = (tl.load(points_ptr + 2 * point + 1, mask=known, other=0.0) + 0.5) / stride - 0.5
+    value = _sampled(map_ptr, x, y, height, width, feature, known, SIZE)
+    length = tl.sqrt(tl.sum(value * value, axis=1))
+    value = value / tl.maximum(length, 1e-12)[:, None]
+    mask = known[:, None] & (feature < SIZE)[None, :]
+    place = point.to(tl.int64)[:, None] * SIZE + feature[None, :]
+    tl.store(result_ptr + place, value.to(result_ptr.dtype.element_ty), mask=mask)
+
+
+@torch.no_grad()
+def fused_unit_samples(feature_map: Tensor, points: Tensor, stride: float) -> Tensor:
+    """Bilinear samples (N, C) of unit length, in the map's type, of a map (C, H, W) at points (N, 2).
+
+    The same as `sample_map` with `normalise`, but for the type.
+    """
+    size, height, width = feature_map.shape
+    cells = feature_map.flatten(1).t().contiguous()
+    result = torch.empty(len(points), size, dtype=feature_map.dtype, device=feature_map.device)
+    _sample_kernel[(triton.cdiv(len(points), SAMPLES),)](
+        cells,
+        points.float().contiguous(),
+        result,
+        len(points),
+        height,
+        width,
+        stride,
+        SIZE=size,
+        PADDED_SIZE=triton.next_power_of_2(size),
+        BLOCK=SAMPLES,
+    )
+    return result
 
 
 def is_supported(fine0: Tensor, fine1: Tensor, radius: int) -> bool:

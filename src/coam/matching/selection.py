@@ -5,12 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coam.matching.fused import can_fuse
+
+MOST_COMPARED = 16384  # entries of which all are compared with all: it grows with their square
+
 
 def rank_within(bins: Tensor, score: Tensor) -> Tensor:
     """How many better entries of its own bin each entry has: (N,) int64 from bins (N,) int64 and score (N,).
 
-    Equal scores keep their order, so the result is the same on every run.
+    Bins count from 0. Equal scores keep their order, so the result is the same on every run.
     """
+    if can_fuse(score.device) and 0 < len(score) <= MOST_COMPARED:
+        from coam.matching.selection_triton import fused_rank_within
+
+        return fused_rank_within(bins, score)
     by_score = torch.sort(score, descending=True, stable=True).indices
     sorted_bins, by_bin = torch.sort(bins[by_score], stable=True)
     first = torch.searchsorted(sorted_bins, sorted_bins)
@@ -29,5 +37,20 @@ def choose_spread(points: Tensor, score: Tensor, count: int, cell: float, crowdi
     rows = (points[:, 1] / cell).floor().long()
     bins = rows * (columns.max() + 1 if len(columns) else 1) + columns
     worth = score * crowding ** rank_within(bins, score)
+    if can_fuse(score.device) and 0 < len(score) <= MOST_COMPARED:
+        return _best_of_worthiest(score, worth, count)
     chosen = torch.sort(worth, descending=True, stable=True).indices[:count]
     return chosen[torch.sort(score[chosen], descending=True, stable=True).indices]
+
+
+def _best_of_worthiest(score: Tensor, worth: Tensor, count: int) -> Tensor:
+    """Indices (at most `count`,) of the entries with the largest worth (N,), ordered by score (N,).
+
+    Everybody's place is the number of better ones, so nothing is sorted: fast where few are compared at once.
+    """
+    number = len(score)
+    is_chosen = rank_within(torch.zeros_like(score, dtype=torch.int32), worth) < count
+    place = rank_within(is_chosen.int(), score)
+    order = torch.empty(number + 1, dtype=torch.int64, device=score.device)
+    order.scatter_(0, place.where(is_chosen, number), torch.arange(number, device=score.device))
+    return order[: min(count, number)]
