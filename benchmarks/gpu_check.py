@@ -1,6 +1,6 @@
 """Check and time everything that runs on a CUDA device: the fused search, the network, whole pairs.
 
-    PYTHONPATH=src python -m benchmarks.gpu_check FOLDER [--parts checks,rates,shapes,pairs] [--model FILE]
+    PYTHONPATH=src python -m benchmarks.gpu_check FOLDER [--parts checks,rates,shapes,layers,profile,pairs]
 
 Needs torch with CUDA and Triton, numpy, OpenCV, Pillow and safetensors. Prints as it goes; figures go to
 FOLDER/gpu_check.json after every part. Ends with code 1 if a check fails.
@@ -156,7 +156,7 @@ def measure(name: str, action: Callable[[], Any], operations: float = 0.0, **fac
 
 def rates() -> list[Row]:
     """The kernel, the whole search, the plain path and a bare matrix product of the same shape."""
-    from coam.matching.mutual_triton import _search_slab, default_shape, fused_mutual_nearest
+    from coam.matching.mutual_triton import _rows_of, default_shape, fused_mutual_nearest
 
     big = torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16)
     rows = [measure("matrix product 8192^3", lambda: big @ big, 2 * 8192**3, type="float16")]
@@ -168,8 +168,8 @@ def rates() -> list[Row]:
             plain, sums = (default_shape(dtype, with_sums) for with_sums in (False, True))
             actions: dict[str, Callable[[], Any]] = {
                 "matrix product, written out": lambda a=a, b=b: a @ b.t(),
-                "kernel": lambda a=a, b=b, s=plain: _search_slab(a, b, None, s),
-                "kernel with softmax": lambda a=a, b=b, s=sums: _search_slab(a, b, 0.03, s),
+                "kernel": lambda a=a, b=b, s=plain: _rows_of(a, b, None, s),
+                "kernel with softmax": lambda a=a, b=b, s=sums: _rows_of(a, b, 0.03, s),
                 "mutual nearest": lambda a=a, b=b: fused_mutual_nearest(a, b),
                 "dual softmax nearest": lambda a=a, b=b: fused_mutual_nearest(a, b, 0.03),
             }
@@ -218,11 +218,25 @@ def pairs(model_file: str, size: int) -> list[Row]:
     return measure_pairs(model_file, size, DEVICE, measure, say)
 
 
+def layers(model_file: str, size: int) -> list[Row]:
+    """Every fused layer of the network against plain operations in float32, and times."""
+    from benchmarks import gpu_layers
+
+    return gpu_layers.layers(model_file, size, DEVICE, say)
+
+
+def profile(model_file: str, size: int) -> list[Row]:
+    """Kernels by time of each CUDA graph."""
+    from benchmarks.gpu_pairs import profile_pairs
+
+    return profile_pairs(model_file, size, DEVICE, say)
+
+
 def main() -> None:
     """Run the parts, write JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where gpu_check.json is written")
-    parser.add_argument("--parts", default="checks,rates,pairs")
+    parser.add_argument("--parts", default="checks,rates,layers,pairs")
     parser.add_argument("--model", default="cdunet-lite1", help="name or .safetensors file")
     parser.add_argument("--size", type=int, default=512, help="side of the photos in pixels")
     options = parser.parse_args()
@@ -232,6 +246,8 @@ def main() -> None:
     report: Row = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     say(str(report))
     actions: dict[str, Callable[[], list[Row]]] = {"checks": checks, "rates": rates, "shapes": shapes}
+    actions["layers"] = lambda: layers(options.model, options.size)
+    actions["profile"] = lambda: profile(options.model, options.size)
     actions["pairs"] = lambda: pairs(options.model, options.size)
     for part in options.parts.split(","):
         say(f"---- {part}")

@@ -170,7 +170,7 @@ def test_graphed_network_without_graphs(file, photos):
     torch.testing.assert_close(dense.descriptors.float(), reference.descriptors, rtol=0, atol=0.02)
     torch.testing.assert_close(dense.score, reference.score, rtol=0, atol=0.02)
     largest = float(reference.fine.abs().max())
-    torch.testing.assert_close(dense.fine, reference.fine, rtol=0, atol=0.05 * largest)
+    torch.testing.assert_close(dense.fine.float(), reference.fine, rtol=0, atol=0.05 * largest)
 
 
 @pytest.mark.parametrize("backend", ["float32", "onnxruntime", "openvino", "cuda_graphs"])

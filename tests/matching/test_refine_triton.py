@@ -54,3 +54,18 @@ def test_what_does_not_fit_is_left_to_the_plain_search():
     assert not is_supported(large, large, 2)
     assert not is_supported(small, small, 4)
     assert not is_supported(small, small.half(), 2)
+
+
+@needs_kernel
+@pytest.mark.parametrize(("size", "dtype"), [(64, torch.float32), (20, torch.float16)])
+def test_unit_samples(size, dtype):
+    from coam.matching.refine_triton import fused_unit_samples
+
+    generator = torch.Generator().manual_seed(4)
+    feature_map = torch.randn(size, 6, 9, generator=generator).to(dtype)
+    points = torch.rand(45, 2, generator=generator) * torch.tensor([40.0, 28.0]) - 2  # some beyond the border
+    expected = sample_map(feature_map[None], points[None], 4.0, normalise=True)[0]
+    found = fused_unit_samples(feature_map.to(DEVICE), points.to(DEVICE), 4.0)
+    assert found.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-3
+    torch.testing.assert_close(found.float().cpu(), expected, rtol=0, atol=tolerance)

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
 from coam.models.registry import DescriptorModel
 from coam.models.stacked import StackedCDUNet
+
+if TYPE_CHECKING:
+    from coam.backends.fused_stacked import FusedStacked
 
 KEPT_GRAPHS = 8
 USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
@@ -94,7 +97,7 @@ def _record(function: TensorFunction, inputs: Sequence[Input]) -> _Recording:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = function(own)
     sizes = [[len(part) for part in _parts(one)] for one in inputs]
-    places = [part for tensor, size in zip(own, sizes, strict=True) for part in tensor.split(size)]
+    places = [part for tensor, size in zip(own, sizes, strict=True) for part in torch.split(tensor, size)]
     return _Recording(graph, places, outputs)
 
 
@@ -118,7 +121,7 @@ class GraphedNetwork(FoldedNetwork):
         self._recorder: Callable[..., list[Tensor]] = Recorder()
         self._fine_stride = self._measure_fine_stride()
 
-    def _fuse(self, parts: Sequence[str] | None) -> Any:
+    def _fuse(self, parts: Sequence[str] | None) -> FusedStacked | None:
         from coam.backends.fused_stacked import PARTS, FusedStacked, is_supported
 
         if not isinstance(self.model, StackedCDUNet) or not is_supported(self.model):
@@ -157,6 +160,7 @@ class GraphedNetwork(FoldedNetwork):
         return list(self.model.encode(image).levels)
 
     def _decode_group(self, inputs: Sequence[Tensor], size: Size) -> list[Tensor]:
+        assert self._fused is not None
         return self._dense_parts(self._fused.describe_group(EncodedImage(tuple(inputs), size)))
 
     def _decode_levels(self, inputs: Sequence[Tensor], size_a: Size, size_b: Size) -> list[Tensor]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from coam.backends.triton_convolution import ChannelFilter, Stem, filter_channels, stem
 from coam.backends.triton_linear import IDENTITY, RELU, RELU6, Activation, Linear, linear
-from coam.models.encoders.base import Encoder
+from coam.models.encoders.base import Encoder, Triple
 from coam.models.encoders.efficientnet import LEVEL_STAGES, EfficientNetEncoder, InvertedResidual
 
+Kind = TypeVar("Kind", bound=nn.Module)
 ACTIVATIONS = {nn.ReLU6: RELU6, nn.ReLU: RELU}
 
 
@@ -33,6 +35,12 @@ def on_pixels(pixels: Tensor, layer: Linear, activation: Activation = IDENTITY) 
 def pointwise(conv: nn.Conv2d) -> Linear:
     """A 1x1 convolution as a linear layer of pixels."""
     return Linear(conv.weight.flatten(1).contiguous(), _bias(conv))
+
+
+def only(module: nn.Module, kind: type[Kind]) -> Kind:
+    """The one module of a kind in (or that is) a module."""
+    (found,) = (layer for layer in module.modules() if isinstance(layer, kind))
+    return found
 
 
 def _bias(conv: nn.Conv2d) -> Tensor:
@@ -100,22 +108,28 @@ def _fits(module: nn.Module) -> bool:
     )
 
 
+def _triple(buffer: Tensor) -> Triple:
+    first, second, third = (float(value) for value in buffer.flatten())
+    return first, second, third
+
+
 class FusedEncoder(Encoder):
     """The same function as a folded `EfficientNetEncoder`; weights as they are when it is built."""
 
     def __init__(self, encoder: EfficientNetEncoder) -> None:
-        mean, deviation = ([float(v) for v in buffer.flatten()] for buffer in (encoder.mean, encoder.std))
-        mean, deviation = (mean[0], mean[1], mean[2]), (deviation[0], deviation[1], deviation[2])
+        mean, deviation = _triple(encoder.mean), _triple(encoder.std)
         super().__init__(encoder.channels, mean, deviation)
         first, *stages = encoder.features
-        conv = first[0]
-        assert isinstance(conv, nn.Conv2d)
+        conv = only(first, nn.Conv2d)
         weight, before = _trimmed(conv)
         by_input = weight.flatten(1).t()  # (27, N)
         padded = torch.cat([by_input, by_input.new_zeros(5, conv.out_channels)])
         self._stem = Stem(padded.contiguous(), _bias(conv), mean, deviation, before)
         self._stem_activation = _activation(first)
-        self._stages = [[_block(module) for module in stage] for stage in stages]
+        self._stages = [
+            [_block(module) for module in stage.modules() if isinstance(module, InvertedResidual)]
+            for stage in stages
+        ]
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Pyramid of an image (B, 3, H, W) with values in [0, 1], of any type and strides."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coam.backends.fused_encoder import FusedEncoder, map_of, on_pixels, pixels_of, pointwise
+from coam.backends.fused_encoder import FusedEncoder, map_of, on_pixels, only, pixels_of, pointwise
 from coam.backends.fused_encoder import is_supported as is_supported_encoder
-from coam.backends.triton_attention import Rotation, attend, rotation_table
+from coam.backends.triton_attention import attend, rotation_table
 from coam.backends.triton_convolution import convolve, upsample_and_add
 from coam.backends.triton_linear import (
     LARGEST_HEAD,
@@ -29,6 +29,7 @@ from coam.backends.triton_linear import (
 from coam.models.coattention import AttentionBlock, rotary_frequencies
 from coam.models.decoder import MergeBlock
 from coam.models.distinctiveness import Distinctiveness
+from coam.models.encoders.efficientnet import EfficientNetEncoder
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import crop_cells, pad_image, valid_cells
 from coam.models.stacked import Round, StackedCDUNet, group_images, split_group
@@ -59,15 +60,17 @@ class FusedStacked:
         self.parts = parts
         self.stride = model.stride
         if "encoder" in parts:
+            assert isinstance(model.encoder, EfficientNetEncoder)
             self._encoder: nn.Module = FusedEncoder(model.encoder)
-            self._laterals = [pointwise(lateral[0]) for lateral in model.laterals]
+            self._laterals = [pointwise(only(lateral, nn.Conv2d)) for lateral in model.laterals]
         frequencies = rotary_frequencies(model.config.width // model.config.heads, model.norm.weight.device)
         self._rotation = rotation_table(LARGEST_MAP, frequencies)
         self._rounds = {
-            stride: [_Round.of(round_) for round_ in model.rounds[str(stride)]] for stride in (32, 16)
+            stride: [_Round.of(m) for m in model.rounds[str(stride)].modules() if isinstance(m, Round)]
+            for stride in (32, 16)
         }
         self._norm = _norm(model.norm)
-        self._merges = [_Merge.of(block) for block in model.merge]
+        self._merges = [_Merge.of(only(block, MergeBlock)) for block in model.merge]
         self._to_descriptor, self._to_fine = pointwise(model.to_descriptor), pointwise(model.to_fine)
         self._score = None if model.score is None else _Score.of(model.score)
 
@@ -242,7 +245,7 @@ class _Merge:
 
     @staticmethod
     def of(block: MergeBlock) -> _Merge:
-        first, second = (_convolution(convs[0]) for convs in block.convs)
+        first, second = (_convolution(only(convs, nn.Conv2d)) for convs in block.convs)
         return _Merge(pointwise(block.narrow), first, second)
 
     def __call__(self, coarse: Tensor, lateral: Tensor, norm: LayerNorm | None = None) -> Tensor:
@@ -261,10 +264,9 @@ class _Score:
 
     @staticmethod
     def of(score: Distinctiveness) -> _Score:
-        neighbourhood, hidden, head = score.layers[0], score.layers[2], score.layers[4]
-        return _Score(
-            _convolution(neighbourhood), pointwise(hidden), head.weight.detach().flatten(), float(head.bias)
-        )
+        neighbourhood, hidden, head = (layer for layer in score.layers if isinstance(layer, nn.Conv2d))
+        head_weight, head_bias = pointwise(head).weight.flatten(), float(pointwise(head).bias)
+        return _Score(_convolution(neighbourhood), pointwise(hidden), head_weight, head_bias)
 
     def __call__(self, features: Tensor) -> Tensor:
         """(B, H, W, C) -> (B, H, W), float32."""

@@ -154,7 +154,8 @@ def attend(
     batch, count, triple = own.shape
     others, channels = other.shape[1], triple // 3
     size = channels // heads
-    assert own.is_contiguous() and other.is_contiguous() and other.shape[0] == batch
+    assert other.shape[0] == batch
+    assert all(part.is_contiguous() for part in (own, other))
     y = torch.empty(batch, count, channels, dtype=own.dtype, device=own.device)
     _attention_kernel[(triton.cdiv(count, block), batch * heads)](
         own,

@@ -215,6 +215,12 @@ def _convolution_kernel(  # type: ignore[no-untyped-def]
     tl.store(y_ptr + place, total.to(y_ptr.dtype.element_ty), mask=known)
 
 
+@triton.jit
+def _rows(pixel, channels):  # type: ignore[no-untyped-def]
+    """Where the channels of pixels (P,) begin: (P, 1)."""
+    return pixel.to(tl.int64)[:, None] * channels
+
+
 @triton.jit(do_not_specialize=["pixels", "height", "width", "channels8"])  # type: ignore[untyped-decorator]
 def _upsample_kernel(  # type: ignore[no-untyped-def]
     coarse_ptr,
@@ -244,13 +250,13 @@ def _upsample_kernel(  # type: ignore[no-untyped-def]
     image_row = image * coarse_height
     near_row, far_row = (image_row + near_y) * coarse_width, (image_row + far_y) * coarse_width
     place = channel[None, :]
-    a = tl.load(coarse_ptr + (near_row + near_x).to(tl.int64)[:, None] * channels + place, mask=known, other=0.0)
-    b = tl.load(coarse_ptr + (near_row + far_x).to(tl.int64)[:, None] * channels + place, mask=known, other=0.0)
-    c = tl.load(coarse_ptr + (far_row + near_x).to(tl.int64)[:, None] * channels + place, mask=known, other=0.0)
-    d = tl.load(coarse_ptr + (far_row + far_x).to(tl.int64)[:, None] * channels + place, mask=known, other=0.0)
+    a = tl.load(coarse_ptr + _rows(near_row + near_x, channels) + place, mask=known, other=0.0)
+    b = tl.load(coarse_ptr + _rows(near_row + far_x, channels) + place, mask=known, other=0.0)
+    c = tl.load(coarse_ptr + _rows(far_row + near_x, channels) + place, mask=known, other=0.0)
+    d = tl.load(coarse_ptr + _rows(far_row + far_x, channels) + place, mask=known, other=0.0)
     near = 0.75 * a.to(tl.float32) + 0.25 * b.to(tl.float32)
     far = 0.75 * c.to(tl.float32) + 0.25 * d.to(tl.float32)
-    own = pixel.to(tl.int64)[:, None] * channels + place
+    own = _rows(pixel, channels) + place
     total = 0.75 * near + 0.25 * far + tl.load(lateral_ptr + own, mask=known, other=0.0).to(tl.float32)
     total = tl.minimum(tl.maximum(total, low), high)
     tl.store(y_ptr + own, total.to(y_ptr.dtype.element_ty), mask=known)
@@ -260,7 +266,8 @@ def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> 
     """Each channel of x (B, H, W, C) convolved by itself: (B, H / stride, W / stride, C)."""
     batch, height, width, channels = x.shape
     kernel, stride = layer.weight.shape[0], layer.stride
-    assert x.is_contiguous() and channels % 8 == 0
+    assert channels % 8 == 0
+    assert x.is_contiguous()
     out_height, out_width = height // stride, width // stride
     y = torch.empty(batch, out_height, out_width, channels, dtype=x.dtype, device=x.device)
     tiles_x = triton.cdiv(out_width, SIDE)
@@ -345,7 +352,8 @@ def convolve(
     batch, height, width, channels = x.shape
     outputs = layer.weight.shape[0]
     pixels = batch * height * width
-    assert x.is_contiguous() and layer.weight.is_contiguous() and channels % 8 == outputs % 8 == 0
+    assert channels % 8 == outputs % 8 == 0
+    assert all(part.is_contiguous() for part in (x, layer.weight))
     assert residual is None or residual.is_contiguous()
     tiles = tiles or default_tiles(pixels, channels, outputs)
     y = torch.empty(batch, height, width, outputs, dtype=x.dtype, device=x.device)
@@ -375,8 +383,9 @@ def convolve(
 def upsample_and_add(coarse: Tensor, lateral: Tensor, activation: Activation = IDENTITY) -> Tensor:
     """activation(coarse (B, H / 2, W / 2, C), bilinearly at twice its resolution, + lateral (B, H, W, C))."""
     batch, height, width, channels = lateral.shape
-    assert coarse.is_contiguous() and lateral.is_contiguous()
-    assert coarse.shape == (batch, height // 2, width // 2, channels) and channels % 8 == 0
+    assert channels % 8 == 0
+    assert coarse.shape == (batch, height // 2, width // 2, channels)
+    assert all(part.is_contiguous() for part in (coarse, lateral))
     pixels = batch * height * width
     y = torch.empty_like(lateral)
     block = 64

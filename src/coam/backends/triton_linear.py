@@ -218,7 +218,8 @@ def _launch(
 ) -> None:
     rows, inner = x.shape
     outputs = layer.weight.shape[0]
-    assert x.is_contiguous() and layer.weight.is_contiguous() and inner % 8 == outputs % 8 == 0
+    assert inner % 8 == outputs % 8 == 0
+    assert all(part.is_contiguous() for part in (x, layer.weight))
     assert residual is None or (residual.is_contiguous() and residual.shape == (rows, outputs))
     _linear_kernel[(triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns))](
         x,
