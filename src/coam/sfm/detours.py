@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def follow(
     arrived, agrees = np.zeros(len(matches), np.bool_), np.zeros(len(matches), np.bool_)
     for (start, goal), names in ((ends, path), (ends[::-1], path[::-1])):
         alive, points = np.arange(len(matches)), start
-        for first, second in zip(names[:-1], names[1:], strict=True):
+        for first, second in pairwise(names):
             near, points = step(first, second)(points)
             alive = alive[near]
         arrived[alive] = True

@@ -29,7 +29,7 @@ from coam.sfm.mapping import quiet_colmap
 from coam.sfm.match_pairs import looking_once, match_pairs, record_to_matches
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.pairs import write_pairs
-from coam.sfm.photos import PhotoFolder, read_photo
+from coam.sfm.photos import PhotoFolder, read_masks, read_photo
 from coam.sfm.pipeline import (
     MatchAll,
     SfmOptions,
@@ -37,7 +37,6 @@ from coam.sfm.pipeline import (
     make_tracks,
     paths_and_digests,
     propose_pairs,
-    read_masks,
     summarise,
 )
 from coam.sfm.settings import claim_folder

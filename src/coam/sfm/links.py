@@ -83,27 +83,6 @@ def contradicted(
     return {name: (wrong[name], total[name]) for name in sorted(total) if balance[name] > 0}
 
 
-def take_out_contradicted(
-    model: Any,
-    matched: PairJournal,
-    verified: Mapping[Pair, VerifiedPair],
-    options: VerifyOptions,
-    most: float = 0.2,
-) -> list[str]:
-    """Take the photos whose pairs speak against their place out of a model: none is better than a wrong one.
-
-    Where more than the share `most` of a model is doubted, nobody knows which part is right: it stays as it
-    is, and `doubts` says so.
-    """
-    wrong = contradicted(model, matched, verified, options)
-    if len(wrong) > most * model.num_reg_images() or model.num_reg_images() - len(wrong) < 3:
-        return []
-    for image in [model.image(i) for i in model.reg_image_ids()]:
-        if image.name in wrong:
-            model.deregister_frame(image.frame_id)
-    return list(wrong)
-
-
 def looks_flat(names: list[str], verified: Mapping[Pair, VerifiedPair]) -> bool:
     """Whether a homography explains nearly every pair: a flat scene, or a camera that only turned.
 

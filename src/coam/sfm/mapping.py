@@ -28,6 +28,7 @@ class Attempt(NamedTuple):
 # wide one
 # with few, and the model stays a fragment: then closer pairs and short tracks are tried.
 ATTEMPTS = (Attempt(16.0, False, 30), Attempt(6.0, True, 20), Attempt(3.0, True, 20))
+MOST_DOUBTED = 0.2  # of a model: so many photos in wrong places are taken out of it
 ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
 
 
@@ -58,14 +59,15 @@ def run_mapper(
     databases: Sequence[Path],
     output: Path,
     options: MapperOptions,
-    right_photos: Callable[[Any], int] = lambda model: int(model.num_reg_images()),
+    doubted: Callable[[Any], Sequence[str]] = lambda model: (),
     given_cameras: Collection[int] = (),
 ) -> list[Any]:
     """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
 
     databases: the one to use, and others to try where there is doubt about any photo of its model.
-    right_photos: how many photos of a model are believed; attempts are judged by it, because a model that
-    registers everything can be wrong. given_cameras: ids of cameras that are not refined.
+    doubted: names of the photos of a model that are not believed to be in the right place; attempts are
+    judged by it, because a model that registers everything can be wrong. given_cameras: ids of cameras that
+    are not refined.
     """
     import pycolmap
 
@@ -83,13 +85,65 @@ def run_mapper(
         work = output / str(number)
         work.mkdir()
         models = _largest_first(_map_once(database, work, options, attempt, given_cameras))
-        value = (right_photos(models[0]), models[0].num_points3D()) if models else (0, 0)
+        wrong = doubted(models[0]) if models else ()
+        if wrong:
+            again = _register_again(models[0], database, work, options, attempt, given_cameras, wrong)
+            still_wrong = doubted(again)
+            if _believed(again, still_wrong) > _believed(models[0], wrong):
+                models[0], wrong = again, still_wrong
+        value = _believed(models[0], wrong) if models else (0, 0)
         if value > best_value:
             best, best_value = models, value
-        no_doubt = bool(models) and value[0] == models[0].num_reg_images()
+        no_doubt = bool(models) and not wrong
         if best_value[0] >= enough and (no_doubt or database is databases[-1]):
             break
     return best
+
+
+def _believed(model: Any, doubted: Sequence[str]) -> tuple[int, int]:
+    """How good a model is: photos that are believed, then points."""
+    return int(model.num_reg_images()) - len(doubted), int(model.num_points3D())
+
+
+def take_out(model: Any, doubted: Sequence[str]) -> Sequence[str]:
+    """Take doubted photos out of a model, none is better than a wrong one; gives their names.
+
+    Where more than `MOST_DOUBTED` of a model is doubted, nobody knows which part is right: it stays as it is.
+    """
+    if not 0 < len(doubted) <= min(MOST_DOUBTED * model.num_reg_images(), model.num_reg_images() - 3):
+        return []
+    for image in [model.image(i) for i in model.reg_image_ids()]:
+        if image.name in doubted:
+            model.deregister_frame(image.frame_id)
+    return doubted
+
+
+def _register_again(
+    model: Any,
+    database: Path,
+    work: Path,
+    options: MapperOptions,
+    attempt: Attempt,
+    given_cameras: Collection[int],
+    doubted: Sequence[str],
+) -> Any:
+    """A copy of a model whose doubted photos were taken out and registered once more, now that all others
+    stand. A photo that came early, on few points, may have gone astray.
+    """
+    import pycolmap
+
+    again = pycolmap.Reconstruction(model)
+    if not take_out(again, doubted):
+        return model
+    before, after = work / "before", work / "after"
+    before.mkdir()
+    after.mkdir()
+    again.write(before)
+    settings = _incremental_options(options, attempt)
+    settings.multiple_models = False
+    settings.constant_cameras = settings.mapper.constant_cameras = set(given_cameras)
+    found = _largest_first(pycolmap.incremental_mapping(database, work, after, settings, input_path=before))
+    return found[0] if found else again
 
 
 def _map_once(

@@ -25,15 +25,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from coam.errors import ConfigError, DataError
 from coam.sfm import pairs as pairing
-from coam.sfm.cycles import CycleReport, check_cycles
+from coam.sfm.cycles import CycleReport
 from coam.sfm.database import write_database
-from coam.sfm.detours import DetourOptions, check_detours
-from coam.sfm.focal import estimate_focals, with_calibrated_rotation
+from coam.sfm.detours import DetourOptions
 from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import (
@@ -46,17 +42,17 @@ from coam.sfm.keypoints import (
     save_keypoints,
     strongest_links,
 )
-from coam.sfm.links import contradicted, doubts, take_out_contradicted
-from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, triangulate_all
-from coam.sfm.match_pairs import PairMatches, looking_once, match_pairs, record_to_matches
+from coam.sfm.links import contradicted, doubts
+from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, take_out, triangulate_all
+from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import AlignOptions, refine_links
 from coam.sfm.settings import claim_folder
 from coam.sfm.tracks import MergeOptions
-from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_pairs
+from coam.sfm.trust import trusted_pairs
+from coam.sfm.verify import VerifiedPair, VerifyOptions
 
-CYCLE_ERROR_OF_GUESSES = 45.0  # degrees: a guessed focal length bends right rotations by up to that much
 STRONG_SHARE = (
     0.25  # of a photo's best pair: weaker pairs are left out where all together give no right model
 )
@@ -125,7 +121,7 @@ def run_sfm(
         matched = match_all(folder, wanted, output / "matches.h5")
     say("matched; verifying pairs")
     cameras, camera_of = make_cameras(folder.photos, options.cameras)
-    verified, cycles = verify(folder, matched, cameras, camera_of, output, options)
+    verified, cycles = trusted_pairs(folder, matched, cameras, camera_of, output, options)
     accepted = sum(geometry.accepted for geometry in verified.values())
     say(f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} contradicted by others")
     if accepted == 0:
@@ -194,78 +190,6 @@ def propose_pairs(
 def paths_and_digests(folder: PhotoFolder) -> tuple[dict[str, Path], dict[str, str]]:
     """photo name -> file, and -> digest of its bytes."""
     return {p.name: p.path for p in folder.photos}, {p.name: p.digest for p in folder.photos}
-
-
-def verify(
-    folder: PhotoFolder,
-    matched: PairJournal,
-    cameras: Sequence[Any],
-    camera_of: Sequence[int],
-    output: Path,
-    options: SfmOptions,
-) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
-    """Verified pairs without those that contradict the others."""
-    camera = {photo.name: cameras[camera_of[index]] for index, photo in enumerate(folder.photos)}
-    keep = read_masks(folder, options.masks)
-    verified = verify_pairs(
-        matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep
-    )
-    good = estimate_focals(folder.names, matched, verified, cameras, camera_of)
-    if not all(c.has_prior_focal_length for c in cameras):
-        for pair, geometry in verified.items():
-            if geometry.accepted:
-                matches = record_to_matches(matched.read(pair))
-                verified[pair] = with_calibrated_rotation(geometry, matches, camera[pair[0]], camera[pair[1]])
-    accepted = {pair: geometry for pair, geometry in verified.items() if geometry.accepted}
-    cycles = check_cycles(
-        {pair: geometry.rotation for pair, geometry in accepted.items()},
-        {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
-        options.cycle_error if all(good) else max(options.cycle_error, CYCLE_ERROR_OF_GUESSES),
-    )
-    verified = {pair: geometry for pair, geometry in verified.items() if pair not in cycles.removed}
-    return without_lookalikes(matched, verified, cycles, options.detours)
-
-
-def without_lookalikes(
-    matched: PairJournal, verified: Mapping[Pair, VerifiedPair], cycles: CycleReport, options: DetourOptions
-) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
-    """Verified pairs without the matches that contradict stronger pairs, and the report with what that was."""
-
-    def own_matches(pair: Pair) -> PairMatches:
-        return record_to_matches(matched.read(pair)).select(verified[pair].inliers)
-
-    accepted = [pair for pair, geometry in verified.items() if geometry.accepted]
-    detours = check_detours({pair: float(own_matches(pair).scores.sum()) for pair in accepted}, own_matches, options)
-    left = {
-        pair: replace(geometry, inliers=geometry.inliers[detours.kept[pair]]) if geometry.accepted else geometry
-        for pair, geometry in verified.items()
-        if pair not in detours.removed
-    }
-    unchecked = tuple(pair for pair in cycles.unchecked if pair in left)
-    return left, replace(cycles, removed=cycles.removed | detours.removed, unchecked=unchecked)
-
-
-def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[np.bool_]]:
-    """photo name -> (H, W) usable pixels, from NAME.png or the photo's own name in the folder `masks`."""
-    from coam.images import load_image
-
-    if masks is None:
-        return {}
-    found: dict[str, npt.NDArray[np.bool_]] = {}
-    for photo in folder.photos:
-        for candidate in (Path(masks) / f"{photo.name}.png", (Path(masks) / photo.name).with_suffix(".png")):
-            if candidate.is_file():
-                mask = load_image(candidate).rgb.max(axis=2) > 0
-                if mask.shape != (photo.size[1], photo.size[0]):
-                    raise DataError(
-                        f"{candidate}: is not of the size of its photo; make it {photo.size[0]} x "
-                        f"{photo.size[1]}"
-                    )
-                found[photo.name] = mask
-                break
-    if not found:
-        raise DataError(f"{masks}: holds no mask for any photo; name them like the photos, with .png added")
-    return found
 
 
 def _model_key(
@@ -339,8 +263,8 @@ def build_models(
             shutil.rmtree(old, ignore_errors=True)
     if not mapped.is_dir():
 
-        def right_photos(model: Any) -> int:
-            return int(model.num_reg_images()) - len(contradicted(model, matched, verified, options.verify))
+        def doubted(model: Any) -> list[str]:
+            return list(contradicted(model, matched, verified, options.verify))
 
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
@@ -350,9 +274,9 @@ def build_models(
             for database, chosen in zip(databases, (links, sure), strict=True):
                 few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
                 write_database(database, keypoints, few, verified, cameras, camera_of)
-            found = run_mapper(databases, temporary / "work", mapper, right_photos, given)
+            found = run_mapper(databases, temporary / "work", mapper, doubted, given)
             for index, model in enumerate(found):
-                for name in take_out_contradicted(model, matched, verified, options.verify):
+                for name in take_out(model, doubted(model)):
                     say(f"{name}: taken out, most of what it shares with others contradicts its place")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))

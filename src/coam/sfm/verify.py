@@ -162,8 +162,8 @@ def _refused(reason: str) -> VerifiedPair:
 def verify_with_poses(
     matches: PairMatches, camera0: Any, camera1: Any, pose0: Pose, pose1: Pose, options: VerifyOptions
 ) -> VerifiedPair:
-    """Keep the matches that agree with the known poses: nothing is estimated, so nothing can be estimated
-    wrongly.
+    """Keep the matches that agree with the known poses and lie before both cameras: nothing is estimated, so
+    nothing can be estimated wrongly.
     """
     rotation = pose1[0] @ pose0[0].T
     translation = pose1[1] - rotation @ pose0[1]
@@ -176,7 +176,8 @@ def verify_with_poses(
     focal = (camera0.mean_focal_length() + camera1.mean_focal_length()) / 2
     error = focal * np.sqrt(_sampson(essential, rays0, rays1))
     limit = options.max_error * max(*matches.size0, *matches.size1)
-    inliers = np.flatnonzero(np.isfinite(error) & (error < limit))
+    fits = np.isfinite(error) & (error < limit) & _in_front(rays0, rays1, rotation, unit, limit / focal)
+    inliers = np.flatnonzero(fits)
     zero = np.zeros((3, 3))
     if len(inliers) < options.min_inliers:
         reason = f"{len(inliers)} of {len(matches)} matches agree with the known poses"
@@ -193,6 +194,24 @@ def _sampson(essential: Floats, rays0: Floats, rays1: Floats) -> Floats:
     bottom = (line1[:, :2] ** 2).sum(1) + (line0[:, :2] ** 2).sum(1)
     result: Floats = top / np.maximum(bottom, 1e-18)
     return result
+
+
+def _in_front(
+    rays0: Floats, rays1: Floats, rotation: Floats, translation: Floats, parallel: float
+) -> npt.NDArray[np.bool_]:
+    """Which rays (N, 3) of two cameras meet before both, or are too nearly parallel (radians) to say.
+
+    Walking ahead, all epipolar lines run through one point whatever the order of the photos: only this tells
+    ahead from behind.
+    """
+    first, second = rays0 @ rotation.T, rays1
+    normal = np.cross(first, second)
+    # depth1 second = depth0 first + translation; their signs are enough
+    depth0 = -(np.cross(translation, second) * normal).sum(1)
+    depth1 = -(np.cross(translation, first) * normal).sum(1)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    far = np.linalg.norm(normal, axis=1) < parallel * lengths
+    return np.asarray(far | ((depth0 > 0) & (depth1 > 0)), np.bool_)
 
 
 def verify_pairs(
