@@ -23,7 +23,7 @@ from coam.sfm.cycles import CycleReport
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
 from coam.sfm.links import contradicted, doubts, weakly_held
-from coam.sfm.mapping import MapperOptions, take_out
+from coam.sfm.mapping import ATTEMPTS, MapperOptions, register_again, take_out
 from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
 from coam.sfm.verify import VerifyOptions, _from_record, verify_pairs
@@ -331,6 +331,24 @@ def test_a_photo_in_a_wrong_place_is_taken_out(built):
     assert sorted(model.image(i).name for i in model.reg_image_ids()) == [
         "view00.png", "view01.png", "view04.png", "view06.png",
     ]  # fmt: skip
+
+
+def test_a_photo_that_went_astray_is_registered_again(built, truth, tmp_path):
+    """The camera turned by 10 degrees comes back to its place, because the four others stand."""
+    import pycolmap
+
+    model, _ = load_model(built[0])
+    image = next(model.image(i) for i in model.reg_image_ids() if model.image(i).name == "view03.png")
+    turn = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, np.radians(10), 0.0])), np.zeros(3))
+    image.frame.set_cam_from_world(image.camera_id, turn * image.cam_from_world())
+    assert pose_errors(model_poses(model), truth).rotation[2] > 5
+    again = register_again(
+        model, built[0] / "database.db", tmp_path, MapperOptions(), ATTEMPTS[0], (), ["view03.png"]
+    )
+    errors = pose_errors(model_poses(again), truth)
+    assert len(errors.names) == 5
+    assert errors.rotation[2] < 0.2
+    assert errors.position[2] < 0.01 * errors.scene_size
 
 
 class _Verified:

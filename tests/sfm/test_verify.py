@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from toy_scene import OracleMatcher, Scene
+from toy_scene import OracleMatcher, Scene, Street
 
 from coam.errors import ConfigError, DataError
 from coam.sfm.alignment import pose_errors, similarity
@@ -201,6 +201,23 @@ def test_cameras_in_a_row_are_aligned_by_their_own_rotations():
         truth[str(i)] = (rotation, -rotation @ centre)
         model[str(i)] = (rotation @ turn.T, -rotation @ noisy)
     assert pose_errors(model, truth).rotation.max() < 0.2
+
+
+def test_ahead_is_told_from_behind(tmp_path):
+    """Walking ahead, a camera put a step back instead of ahead has the same epipolar lines."""
+    street = Street(count=2, seed=4)
+    street.rotations[1], street.translations[1] = street.rotations[0], street.translations[0] - [0.1, 0, 1]
+    found = OracleMatcher(street, noise=0.1, outliers=0.0, keep=0.5).match(*street.names)
+    matches = record_to_matches(matches_to_record(found, ""))
+    camera = camera_from_spec("SIMPLE_PINHOLE 400 304 300 200 152")
+    start = (street.rotations[0], street.translations[0])
+    ahead = (street.rotations[1], street.translations[1])
+    behind = (street.rotations[0], street.translations[0] + [0.1, 0, 1])
+    right = verify_with_poses(matches, camera, camera, start, ahead, VerifyOptions())
+    wrong = verify_with_poses(matches, camera, camera, start, behind, VerifyOptions(min_inliers=1))
+    assert len(matches) > 250
+    assert len(right.inliers) > 0.95 * len(matches)
+    assert len(wrong.inliers) < 0.1 * len(matches)  # what moved by less than a pixel may be anywhere
 
 
 def photo(name, size=(800, 600), focal35=None, camera=None):

@@ -87,7 +87,7 @@ def run_mapper(
         models = _largest_first(_map_once(database, work, options, attempt, given_cameras))
         wrong = doubted(models[0]) if models else ()
         if wrong:
-            again = _register_again(models[0], database, work, options, attempt, given_cameras, wrong)
+            again = register_again(models[0], database, work, options, attempt, given_cameras, wrong)
             still_wrong = doubted(again)
             if _believed(again, still_wrong) > _believed(models[0], wrong):
                 models[0], wrong = again, still_wrong
@@ -118,7 +118,7 @@ def take_out(model: Any, doubted: Sequence[str]) -> Sequence[str]:
     return doubted
 
 
-def _register_again(
+def register_again(
     model: Any,
     database: Path,
     work: Path,
