@@ -305,7 +305,7 @@ def test_links_warn_about_weak_and_wrong_photos(built, tmp_path):
         matched, dict.fromkeys(built[1]["registered"], model.cameras[1]), tmp_path / "v.h5"
     )
     lines = doubts(model, matched, verified, CycleReport({("a", "b"): "x"}, (), 0, 0), VerifyOptions())
-    assert lines == ["1 pairs contradicted the others and were not used: a-b"]
+    assert lines == ["1 pairs were contradicted or not confirmed by stronger ones and not used: a-b"]
     image = next(image for image in model.images.values() if image.name == "view03.png")
     turned = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, 0.35, 0.0])), np.zeros(3))  # 20 degrees off
     image.frame.rig_from_world = turned * image.frame.rig_from_world

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 class CycleReport:
     """What the triangles say."""
 
-    removed: dict[Pair, str]  # pairs that contradict the others, with one line each
+    removed: dict[Pair, str]  # pairs that stronger ones contradict or do not confirm, with one line each
     unchecked: tuple[Pair, ...]  # pairs in no triangle at all: nothing speaks for or against them
     triangles: int  # number of triangles
     closing: int  # how many of them close, after the removals

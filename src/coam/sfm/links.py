@@ -130,7 +130,10 @@ def doubts(
         )
     if cycles.removed:
         examples = [f"{a}-{b}" for a, b in cycles.removed]
-        lines.append(f"{len(examples)} pairs contradicted the others and were not used: {_listed(examples)}")
+        lines.append(
+            f"{len(examples)} pairs were contradicted or not confirmed by stronger ones and not used: "
+            f"{_listed(examples)}"
+        )
     return lines
 
 

@@ -123,7 +123,10 @@ def run_sfm(
     cameras, camera_of = make_cameras(folder.photos, options.cameras)
     verified, cycles = trusted_pairs(folder, matched, cameras, camera_of, output, options)
     accepted = sum(geometry.accepted for geometry in verified.values())
-    say(f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} contradicted by others")
+    say(
+        f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} others contradicted or not "
+        "confirmed by stronger ones"
+    )
     if accepted == 0:
         matched.close()
         raise DataError(
