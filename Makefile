@@ -34,7 +34,7 @@ test-browser: $(VENV)/.browser ## the tests that drive a real browser (Chromium)
 	@$(PYTEST) -m browser $(ARGS)
 
 test-kernels: $(VENV)/.kernels ## the fused GPU kernels in Triton's interpreter (installs Triton: 1 GB)
-	@$(PYTEST) tests/matching/test_mutual_triton.py tests/matching/test_refine_triton.py $(ARGS)
+	@$(PYTEST) -m "not browser" tests/matching/test_*_triton.py tests/backends/test_fused_layers.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, and mypy --strict on src/coam
 	@$(BIN)/ruff check .

@@ -19,7 +19,6 @@ from coam.models.registry import load_model
 Row = dict[str, Any]
 NAMES = (
     "linear", "unit_linear", "logistic_head", "filter_channels", "stem", "convolve", "upsample_and_add",
-    "attend",
 )  # fmt: skip
 WORST_ERROR = 4e-3  # relative, of float16 against float32
 CALLS_IN_A_GRAPH = 20

@@ -18,10 +18,9 @@ import coam
 from benchmarks.gpu_layers import profile_graphs
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
-from coam.backends.fused_stacked import PARTS
 from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
 from coam.graphed_matching import matching_for
-from coam.models.registry import ModelFile, load_model
+from coam.models.registry import load_model
 
 Row = dict[str, Any]
 BATCH = 16
@@ -99,7 +98,6 @@ def measure_pairs(
     }
     rows += [measure(name, action, size=size) for name, action in stages.items()]
     rows.append(throughput(half, graphed, images, "cuda_graphs", say))
-    rows += measure_parts(file, couples[1], device, measure)
     rows += whole_matcher(size, device, measure)
     rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
     say(str(rows[-1]))
@@ -123,27 +121,6 @@ def profile_pairs(model_file: str, size: int, device: torch.device, say: Callabl
         "match, grid 256": lambda: finer.between(*dense),
     }
     return profile_graphs(graphs, say)
-
-
-def measure_parts(
-    file: ModelFile,
-    couple: tuple[Tensor, Tensor],
-    device: torch.device,
-    measure: Callable[..., Row],
-) -> list[Row]:
-    """The network with each fused part left out, and with none."""
-    rows = []
-    a, b = couple
-    for parts in ((), *(tuple(p for p in PARTS if p != left_out) for left_out in PARTS)):
-        network = GraphedNetwork(file.model, device, fused=parts)
-        first, second = network.encode(a), network.encode(b)
-        missing = " ".join(p for p in PARTS if p not in parts)
-        if not parts or "encoder" not in parts:
-            both = torch.cat([a, b])
-            rows.append(measure(f"encode both, without {missing}", partial(network.encode, both)))
-        if not parts or "encoder" in parts:
-            rows.append(measure(f"decode, without {missing}", partial(network.decode, first, second)))
-    return rows
 
 
 def whole_matcher(size: int, device: torch.device, measure: Callable[..., Row]) -> list[Row]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.backends.triton_attention import Rotation
-from coam.backends.triton_convolution import ChannelFilter, Stem
+from coam.backends.triton_filter import ChannelFilter, Stem
 from coam.backends.triton_linear import IDENTITY, Activation, LayerNorm, Linear
 
 
@@ -16,14 +14,13 @@ def linear(
     layer: Linear,
     activation: Activation = IDENTITY,
     norm: LayerNorm | None = None,
-    gelu: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
     """As `coam.backends.triton_linear.linear`."""
     if norm is not None:
         x = F.layer_norm(x, x.shape[-1:], norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.epsilon)
     y = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
-    y = _bounded(F.gelu(y) if gelu else y, activation)
+    y = _bounded(y, activation)
     return y if residual is None else y + residual
 
 
@@ -38,7 +35,7 @@ def logistic_head(x: Tensor, layer: Linear, head: Tensor, head_bias: float) -> T
 
 
 def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> Tensor:
-    """As `coam.backends.triton_convolution.filter_channels`."""
+    """As `coam.backends.triton_filter.filter_channels`."""
     weight = layer.weight.permute(2, 0, 1).unsqueeze(1).to(x.dtype)
     padded = _padded(x.permute(0, 3, 1, 2), layer.weight.shape[0], layer.stride, layer.before)
     y = F.conv2d(padded, weight, layer.bias.to(x.dtype), layer.stride, groups=x.shape[-1])
@@ -46,7 +43,7 @@ def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> 
 
 
 def stem(image: Tensor, layer: Stem, activation: Activation) -> Tensor:
-    """As `coam.backends.triton_convolution.stem`."""
+    """As `coam.backends.triton_filter.stem`."""
     mean, deviation = (image.new_tensor(v).view(1, 3, 1, 1) for v in (layer.mean, layer.deviation))
     weight = layer.weight[:27].t().reshape(-1, 3, 3, 3).to(image.dtype)
     padded = _padded((image - mean) / deviation, 3, 2, layer.before)
@@ -63,42 +60,10 @@ def convolve(
     return y if residual is None else y + residual
 
 
-def upsample_and_add(coarse: Tensor, lateral: Tensor, activation: Activation = IDENTITY) -> Tensor:
+def upsample_and_add(coarse: Tensor, lateral: Tensor, activation: Activation) -> Tensor:
     """As `coam.backends.triton_convolution.upsample_and_add`."""
     larger = F.interpolate(coarse.permute(0, 3, 1, 2), scale_factor=2.0, mode="bilinear")
     return _bounded(larger.permute(0, 2, 3, 1) + lateral, activation)
-
-
-def attend(
-    own: Tensor,
-    other: Tensor,
-    heads: int,
-    rotation: Rotation | None = None,
-    width: int = 1,
-    valid: Tensor | None = None,
-    shift: int = 0,
-) -> Tensor:
-    """As `coam.backends.triton_attention.attend`."""
-    query = _heads(own.chunk(3, dim=-1)[0], heads)
-    key, value = (_heads(part, heads).roll(-shift, 0) for part in other.chunk(3, dim=-1)[1:])
-    if rotation is not None:
-        query, key = _turned(query, rotation, width), _turned(key, rotation, width)
-    mask = None if valid is None else valid[None, None, None]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
-
-
-def _turned(tokens: Tensor, rotation: Rotation, width: int) -> Tensor:
-    place = torch.arange(tokens.shape[2], device=tokens.device)
-    cosine, sine = (
-        torch.cat([table[place % width], table[place // width]], dim=1).to(tokens.dtype)
-        for table in (rotation.cosine, rotation.sine)
-    )
-    first, second = tokens.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
-
-
-def _heads(tokens: Tensor, heads: int) -> Tensor:
-    return tokens.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 def _padded(x: Tensor, kernel: int, stride: int, before: int) -> Tensor:

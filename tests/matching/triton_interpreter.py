@@ -6,6 +6,7 @@ The interpreter must be chosen before Triton is imported, so without a GPU tests
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +15,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETED
 DEVICE = "cuda" if ON_GPU else "cpu"
 needs_kernel = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="runs in the interpreter's own process")
-runs_elsewhere = pytest.mark.skipif(INTERPRETED or ON_GPU, reason="the tests run in this process")
+in_this_process = pytest.mark.skipif(INTERPRETED or ON_GPU, reason="the tests run in this process")
+
+
+def runs_elsewhere(test: Callable[[], None]) -> Callable[[], None]:
+    """Slow, so that only `make test-kernels` runs it, though Triton may be installed."""
+    return pytest.mark.slow(in_this_process(test))
 
 
 def run_in_the_interpreter(file: str) -> None:

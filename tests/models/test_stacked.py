@@ -78,7 +78,7 @@ def test_images_of_one_size_as_one_batch_equal_two_groups(net: StackedCDUNet) ->
     a, b = net.encode(picture(64, 64)), net.encode(picture(64, 64, seed=1))
     one_batch = net.decode(a, b)
     groups = [a, b]
-    for index, (image, conditioned) in enumerate(zip(groups, net._condition(groups), strict=True)):
+    for index, (image, conditioned) in enumerate(zip(groups, net.condition(groups), strict=True)):
         assert furthest(one_batch[index], net._describe(image, conditioned)) < 1e-4
 
 

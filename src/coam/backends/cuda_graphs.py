@@ -114,19 +114,19 @@ class GraphedNetwork(FoldedNetwork):
         model: DescriptorModel,
         device: torch.device,
         dtype: torch.dtype = torch.float16,
-        fused: Sequence[str] | None = None,
     ) -> None:
         super().__init__(model, device, dtype)
-        self._fused = self._fuse(fused) if can_fuse(device) else None
+        self._fused = self._fuse() if can_fuse(device) else None
         self._recorder: Callable[..., list[Tensor]] = Recorder()
         self._fine_stride = self._measure_fine_stride()
 
-    def _fuse(self, parts: Sequence[str] | None) -> FusedStacked | None:
-        from coam.backends.fused_stacked import PARTS, FusedStacked, is_supported
+    def _fuse(self) -> FusedStacked | None:
+        """The network in fused kernels, if they take it."""
+        from coam.backends.fused_stacked import FusedStacked, is_supported
 
-        if not isinstance(self.model, StackedCDUNet) or not is_supported(self.model):
-            return None
-        return FusedStacked(self.model, PARTS if parts is None else parts)
+        if isinstance(self.model, StackedCDUNet) and is_supported(self.model):
+            return FusedStacked(self.model)
+        return None
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from coam.backends.triton_convolution import ChannelFilter, Stem, filter_channels, stem
+from coam.backends.triton_filter import STEM_INPUTS, ChannelFilter, Stem, filter_channels, stem
 from coam.backends.triton_linear import IDENTITY, RELU, RELU6, Activation, Linear, linear
 from coam.models.encoders.base import Encoder, Triple
 from coam.models.encoders.efficientnet import LEVEL_STAGES, EfficientNetEncoder, InvertedResidual
@@ -97,8 +97,10 @@ def _activation(step: nn.Module) -> Activation:
 def is_supported(encoder: nn.Module) -> bool:
     """Whether `FusedEncoder` takes it: batch norm folded, only convolutions and bounded activations."""
     known = (nn.Conv2d, nn.Identity, nn.Sequential, InvertedResidual, EfficientNetEncoder, *ACTIVATIONS)
-    return isinstance(encoder, EfficientNetEncoder) and all(
-        isinstance(module, known) and _fits(module) for module in encoder.modules()
+    return (
+        isinstance(encoder, EfficientNetEncoder)
+        and all(isinstance(module, known) and _fits(module) for module in encoder.modules())
+        and _trimmed(_first_convolution(encoder))[0].shape[1:] == (3, 3, 3)
     )
 
 
@@ -106,6 +108,10 @@ def _fits(module: nn.Module) -> bool:
     return not isinstance(module, nn.Conv2d) or (
         module.out_channels % 8 == 0 and module.bias is not None and module.dilation == (1, 1)
     )
+
+
+def _first_convolution(encoder: EfficientNetEncoder) -> nn.Conv2d:
+    return only(encoder.features[0], nn.Conv2d)
 
 
 def _triple(buffer: Tensor) -> Triple:
@@ -120,10 +126,11 @@ class FusedEncoder(Encoder):
         mean, deviation = _triple(encoder.mean), _triple(encoder.std)
         super().__init__(encoder.channels, mean, deviation)
         first, *stages = encoder.features
-        conv = only(first, nn.Conv2d)
+        conv = _first_convolution(encoder)
         weight, before = _trimmed(conv)
         by_input = weight.flatten(1).t()  # (27, N)
-        padded = torch.cat([by_input, by_input.new_zeros(5, conv.out_channels)])
+        filled = by_input.new_zeros(STEM_INPUTS - len(by_input), conv.out_channels)
+        padded = torch.cat([by_input, filled])
         self._stem = Stem(padded.contiguous(), _bias(conv), mean, deviation, before)
         self._stem_activation = _activation(first)
         self._stages = [

@@ -85,7 +85,6 @@ def _linear_kernel(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     STEP: tl.constexpr,
     NORMALISE: tl.constexpr,
-    GELU: tl.constexpr,
     RESIDUAL: tl.constexpr,
     UNIT_LENGTH: tl.constexpr,
     HEAD: tl.constexpr,
@@ -123,8 +122,6 @@ def _linear_kernel(  # type: ignore[no-untyped-def]
             )
             total = tl.dot(x, weight, total, input_precision="ieee")
     total += tl.load(bias_ptr + output, mask=known_output, other=0.0).to(tl.float32)[None, :]
-    if GELU:
-        total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     total = tl.minimum(tl.maximum(total, low), high)
     known = known_row & known_output[None, :]
     y_place = row.to(tl.int64)[:, None] * outputs + output[None, :]
@@ -156,7 +153,6 @@ def linear(
     layer: Linear,
     activation: Activation = IDENTITY,
     norm: LayerNorm | None = None,
-    gelu: bool = False,
     residual: Tensor | None = None,
     tiles: TileShape | None = None,
 ) -> Tensor:
@@ -166,7 +162,7 @@ def linear(
     y = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if tiles is None:
         tiles = _norm_tiles(rows, inner, outputs) if norm else default_tiles(rows, inner, outputs)
-    _launch(x, layer, y, tiles, activation, norm=norm, gelu=gelu, residual=residual)
+    _launch(x, layer, y, tiles, activation, norm=norm, residual=residual)
     return y
 
 
@@ -210,7 +206,6 @@ def _launch(
     tiles: TileShape,
     activation: Activation,
     norm: LayerNorm | None = None,
-    gelu: bool = False,
     residual: Tensor | None = None,
     unit_length: bool = False,
     head: Tensor | None = None,
@@ -241,7 +236,6 @@ def _launch(
         TILE=tiles.columns,
         STEP=tiles.step,
         NORMALISE=norm is not None,
-        GELU=gelu,
         RESIDUAL=residual is not None,
         UNIT_LENGTH=unit_length,
         HEAD=head is not None,

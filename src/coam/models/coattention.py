@@ -79,16 +79,10 @@ class CoAttention(nn.Module):
             return logits.softmax(dim=-1)
 
 
-def rotary_frequencies(head_channels: int, device: torch.device) -> Tensor:
-    """Angles (head_channels / 4,) by which one cell turns each pair of channels."""
-    quarter = head_channels // 4
-    return 100.0 ** (-torch.arange(quarter, device=device, dtype=torch.float32) / quarter)
-
-
 def rotary_angles(height: int, width: int, head_channels: int, device: torch.device) -> Tensor:
     """Angles (H * W, head_channels / 2) that encode the (x, y) of every cell; one half for x, one for y."""
     quarter = head_channels // 4
-    frequency = rotary_frequencies(head_channels, device)
+    frequency = 100.0 ** (-torch.arange(quarter, device=device, dtype=torch.float32) / quarter)
     x = torch.arange(width, device=device, dtype=torch.float32)[None, :, None] * frequency
     y = torch.arange(height, device=device, dtype=torch.float32)[:, None, None] * frequency
     angles = torch.cat([x.expand(height, width, quarter), y.expand(height, width, quarter)], dim=-1)

@@ -113,7 +113,7 @@ class StackedCDUNet(nn.Module):
         groups = group_images(a, b)
         described = [
             self._describe(image, conditioned)
-            for image, conditioned in zip(groups, self._condition(groups), strict=True)
+            for image, conditioned in zip(groups, self.condition(groups), strict=True)
         ]
         return (described[0], described[1]) if len(described) == 2 else split_group(described[0])
 
@@ -129,10 +129,10 @@ class StackedCDUNet(nn.Module):
             weights = block.attention(tokens, source, valid)
             maps[stride] = attention_map(weights, map_a.shape[-2:], map_b.shape[-2:])
 
-        self._condition([a, b], observe=keep)
+        self.condition([a, b], observe=keep)
         return maps
 
-    def _condition(self, groups: list[EncodedImage], observe: Observer | None = None) -> list[Tensor]:
+    def condition(self, groups: list[EncodedImage], observe: Observer | None = None) -> list[Tensor]:
         """Feature maps (B, width, H / 16, W / 16) of each group after the images looked at each other."""
         maps = self._meet(32, groups, [image.levels[4] for image in groups], observe)
         maps = [image.levels[3] + upsample(deeper) for image, deeper in zip(groups, maps, strict=True)]
