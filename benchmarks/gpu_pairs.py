@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -55,53 +56,62 @@ def measure_pairs(
     matching = DenseMatching(MatcherConfig(max_matches=2000), file.model.temperature.item())
     plain = file.model.to(device).eval()
     half = GraphedNetwork(file.model, device)
+    graphed = matching_for(matching.config, matching.temperature, device)
     rows: list[Row] = []
     for which, (a, b) in enumerate(couples):
         expected = matching.between(*plain.decode(plain.encode(a), plain.encode(b)))
-        found = matching.between(*half.decode(half.encode(a), half.encode(b)))
-        row = {"pair": which, "type": "float16", **agreement(found, expected)}
-        rows.append(row | {"passed": row["same"] >= SAME_IN_HALF_PRECISION})
-        say(str(rows[-1]))
-    graphed = matching_for(matching.config, matching.temperature, device)
-    for which, (a, b) in enumerate(couples):
         dense = half.decode(half.encode(a), half.encode(b))
-        expected = matching.between(*dense)
+        step_by_step = matching.between(*dense)
         for _ in range(4):  # as it comes, then recorded
-            found = graphed.between(*dense)
-        row = {"pair": which, "matching": type(graphed).__name__, **agreement(found, expected)}
-        rows.append(row | {"passed": row["same"] >= SAME_IN_GRAPHS})
-        say(str(rows[-1]))
-    a, b = couples[1]
-    first, second = half.encode(a), half.encode(b)
-    dense = half.decode(first, second)
-    with_grid = matching_for(MatcherConfig(max_matches=2000, grid=256), matching.temperature, device)
+            at_once = graphed.between(*dense)
+        rows.append(checked("float16", which, step_by_step, expected, SAME_IN_HALF_PRECISION))
+        rows.append(checked("matching as one graph", which, at_once, step_by_step, SAME_IN_GRAPHS))
+        say(f"{rows[-2]}\n{rows[-1]}")
 
     def eager() -> Candidates:
         with torch.autocast("cuda", torch.bfloat16):
-            described = plain.decode(plain.encode(a), plain.encode(b))
+            described = plain.decode(*map(plain.encode, couples[1]))
         return matching.between(*described)
 
-    def cold() -> None:
-        both = split_encoded(half.encode(torch.cat([a, b])))
-        to_host(graphed.between(*half.decode(both[0], both[1])))
-
-    stages: dict[str, Callable[[], Any]] = {
-        "eager, bfloat16 autocast, cold": eager,
-        "encode one": lambda: half.encode(a),
-        "encode both": lambda: half.encode(torch.cat([a, b])),
-        "decode": lambda: half.decode(first, second),
-        "match, step by step": lambda: matching.between(*dense),
-        "match": lambda: graphed.between(*dense),
-        "pair, cached": lambda: to_host(graphed.between(*half.decode(first, second))),
-        "pair, cold": cold,
-        "pair, cached, grid 256": lambda: to_host(with_grid.between(*half.decode(first, second))),
-    }
+    stages = {"eager, bfloat16 autocast, cold": eager, **stages_of(half, matching, graphed, couples[1])}
     rows += [measure(name, action, size=size) for name, action in stages.items()]
-    rows.append(throughput(half, graphed, images, "cuda_graphs", say))
+    rows.append(throughput(half, graphed, images, say))
     rows += whole_matcher(size, device, measure)
     rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
     say(str(rows[-1]))
     return rows
+
+
+def checked(what: str, pair: int, found: Candidates, expected: Candidates, least_same: float) -> Row:
+    """How well two ways agree on a pair, and whether that is enough."""
+    row = {"what": what, "pair": pair, **agreement(found, expected)}
+    return row | {"passed": row["same"] >= least_same}
+
+
+def stages_of(
+    network: GraphedNetwork, matching: DenseMatching, graphed: DenseMatching, couple: tuple[Tensor, Tensor]
+) -> dict[str, Callable[[], Any]]:
+    """The stages of matching two images, and pairs that are made of them."""
+    a, b = couple
+    first, second = network.encode(a), network.encode(b)
+    dense = network.decode(first, second)
+    finer = replace(matching.config, grid=256)
+    with_grid = matching_for(finer, matching.temperature, network.device)
+
+    def cold() -> None:
+        both = split_encoded(network.encode(torch.cat([a, b])))
+        to_host(graphed.between(*network.decode(both[0], both[1])))
+
+    return {
+        "encode one": lambda: network.encode(a),
+        "encode both": lambda: network.encode(torch.cat([a, b])),
+        "decode": lambda: network.decode(first, second),
+        "match, step by step": lambda: matching.between(*dense),
+        "match": lambda: graphed.between(*dense),
+        "pair, cached": lambda: to_host(graphed.between(*network.decode(first, second))),
+        "pair, cold": cold,
+        "pair, cached, grid 256": lambda: to_host(with_grid.between(*network.decode(first, second))),
+    }
 
 
 def profile_pairs(model_file: str, size: int, device: torch.device, say: Callable[[str], None]) -> list[Row]:
@@ -163,7 +173,6 @@ def throughput(
     network: GraphedNetwork,
     matching: DenseMatching,
     images: list[Tensor],
-    name: str,
     say: Callable[[str], None],
 ) -> Row:
     """Pairs a second when many pairs share images: encoded once, decoded in batches."""
@@ -182,6 +191,6 @@ def throughput(
         run()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    row = {"what": f"{PAIRS} pairs in batches of {BATCH}, {name}", "pairs_per_second": PAIRS / min(seconds)}
+    row = {"what": f"{PAIRS} pairs in batches of {BATCH}", "pairs_per_second": PAIRS / min(seconds)}
     say(str(row))
     return row

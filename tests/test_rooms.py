@@ -10,7 +10,7 @@ import pytest
 import coam
 
 PACKAGE = Path(coam.__file__).parent
-BELOW_EVERYTHING = {"types", "errors", "tensors", "__version__"}
+BELOW_EVERYTHING = {"types", "errors", "tensors", "fused", "__version__"}
 MAY_IMPORT = {
     "geometry": set(),
     "losses": set(),

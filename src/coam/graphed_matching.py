@@ -26,7 +26,7 @@ from coam.dense_matching import (
     DenseMatching,
     MatcherConfig,
 )
-from coam.matching.fused import can_fuse
+from coam.fused import can_fuse
 from coam.matching.grid import sample_map
 from coam.matching.mutual import RowChoices
 from coam.matching.pair_score import statistics_of_sums, sums_of_matches

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from coam.backends.folded import FoldedNetwork
-from coam.matching.fused import can_fuse
+from coam.fused import can_fuse
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
 from coam.models.registry import DescriptorModel
@@ -104,9 +104,8 @@ def _record(function: TensorFunction, inputs: Sequence[Input]) -> _Recording:
 class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
-    With Triton the default network, and the default encoder of others, run in fused kernels. float16 has
-    eight times the resolution of bfloat16 and the same speed; the network's activations stay below a few
-    hundred. Descriptors and fine maps stay in that type, because matching on CUDA takes them so.
+    With Triton the default network runs in fused kernels. float16 has eight times the resolution of bfloat16
+    and the same speed; the network's activations stay below a few hundred. Descriptors and fine maps stay in that type, because matching on CUDA takes them so.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from coam.matching.fused import can_fuse
+from coam.fused import can_fuse
 from coam.matching.threads import run_side_by_side
 
 _PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coam.fused import can_fuse
 from coam.geometry.coordinates import resize_points
-from coam.matching.fused import can_fuse
 from coam.matching.grid import sample_map
 
 _GATHER_ELEMENTS = 16 * 2**20 - 1  # float32 entries gathered at a time: under 64 MB

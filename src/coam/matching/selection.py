@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coam.matching.fused import can_fuse
+from coam.fused import can_fuse
 
 MOST_COMPARED = 16384  # entries of which all are compared with all: it grows with their square
 
