@@ -86,10 +86,13 @@ def test_all_equal_and_signed_zeros():
 
 @needs_kernel
 @pytest.mark.parametrize("temperature", [1.0, 0.05, 1 / 45])
-def test_dual_softmax(temperature):
+@pytest.mark.parametrize(("rows", "columns"), [(50, 83), (96, 64)])  # with and without parts of tiles
+@pytest.mark.parametrize("slab_blocks", [512, 2])
+def test_dual_softmax(monkeypatch, temperature, rows, columns, slab_blocks):
     from coam.matching.mutual_triton import KernelShape, fused_mutual_nearest
 
-    descriptors0, descriptors1 = sixteenths(50, 16, 7), sixteenths(83, 16, 8)
+    monkeypatch.setattr("coam.matching.mutual_triton.SLAB_BLOCKS", slab_blocks)
+    descriptors0, descriptors1 = sixteenths(rows, 16, 7), sixteenths(columns, 16, 8)
     shape = KernelShape(block_rows=16, tile_columns=16, warps=4, stages=2)
     fused = fused_mutual_nearest(descriptors0.to(DEVICE), descriptors1.to(DEVICE), temperature, shape=shape)
     plain = dual_softmax_nearest(descriptors0, descriptors1, temperature)
