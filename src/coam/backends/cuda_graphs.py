@@ -1,6 +1,6 @@
 """The network on CUDA in half precision, each shape of input recorded once and replayed.
 
-A small network is a hundred kernels of a few microseconds; started one by one from Python they take ten times
+A small network is hundreds of kernels of a few microseconds; started one by one from Python they take ten times
 as long as they run. A CUDA graph starts them all at once.
 """
 
@@ -105,7 +105,8 @@ class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
     With Triton the default network runs in fused kernels. float16 has eight times the resolution of bfloat16
-    and the same speed; the network's activations stay below a few hundred. Descriptors and fine maps stay in that type, because matching on CUDA takes them so.
+    and the same speed; the network's activations stay below a few hundred. Descriptors and fine maps stay in
+    that type, because matching on CUDA takes them so.
     """
 
     def __init__(
