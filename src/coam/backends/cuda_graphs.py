@@ -1,7 +1,7 @@
 """The network on CUDA in half precision, each shape of input recorded once and replayed.
 
-A small network is hundreds of kernels of a few microseconds; started one by one from Python they take ten times
-as long as they run. A CUDA graph starts them all at once.
+A small network is hundreds of kernels of a few microseconds; started one by one from Python they take ten
+times as long as they run. A CUDA graph starts them all at once.
 """
 
 from __future__ import annotations
