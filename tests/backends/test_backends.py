@@ -11,7 +11,7 @@ from PIL import Image
 
 import coam
 from coam import samples
-from coam.backends import BACKENDS, Network, fastest_backend, has_native_bfloat16, open_network
+from coam.backends import BACKENDS, Network, cuda_graphs, fastest_backend, has_native_bfloat16, open_network
 from coam.backends.batches import decode_pairs, split_dense, split_encoded, stack_encoded
 from coam.backends.cuda_graphs import USES_BEFORE_RECORDING, GraphedNetwork, Recorder
 from coam.backends.folded import FoldedNetwork
@@ -317,3 +317,19 @@ def test_a_shape_is_recorded_only_when_it_comes_again():
     assert len(recorder._recordings) == 0
     recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(4)])  # another shape counts for itself
     assert sorted(recorder._uses.values()) == [1, USES_BEFORE_RECORDING]
+
+
+def test_a_forgotten_shape_must_come_again_before_it_is_recorded(monkeypatch):
+    recorded = []
+
+    def record(function, inputs):
+        recorded.append(len(inputs[0]))
+        graph = SimpleNamespace(replay=lambda: None)
+        return cuda_graphs._Recording(graph, [inputs[0].clone()], function(inputs))
+
+    monkeypatch.setattr(cuda_graphs, "_record", record)
+    recorder = Recorder(kept=1)
+    for _ in range(6):  # two sizes in turn, but only one is kept
+        for size in (3, 4):
+            recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(size)])
+    assert recorded == [3, 4, 3, 4]  # after two calls as they came each time, not at every call

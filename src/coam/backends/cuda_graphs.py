@@ -26,7 +26,7 @@ from coam.models.stacked import StackedCDUNet
 if TYPE_CHECKING:
     from coam.backends.fused_stacked import FusedStacked
 
-KEPT_GRAPHS = 8
+KEPT_GRAPHS = 16  # the search looks at some eight pairs of sizes
 USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
 WARM_UPS = 2  # runs before recording, in which cuDNN chooses its algorithms
 
@@ -66,7 +66,8 @@ class Recorder:
                 return function([_joined(one) for one in inputs])
             self._recordings[key] = _record(function, inputs)
             while len(self._recordings) > self._kept:
-                self._recordings.popitem(last=False)
+                forgotten, _ = self._recordings.popitem(last=False)
+                del self._uses[forgotten]  # or more sizes in turn than are kept would be recorded every time
         self._recordings.move_to_end(key)
         recording = self._recordings[key]
         torch._foreach_copy_(recording.inputs, [part for one in inputs for part in _parts(one)])

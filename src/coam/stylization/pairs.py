@@ -34,8 +34,8 @@ WHOLE_PICTURE = PhotometricConfig(
     tone=0.7, cast=0.5, saturation=0.4, grey=0.06, local_light=0.0, shadow=0.0, night=0.0, haze=0.0,
     other_sensor=0.0, blur=0.0, noise=0.0, jpeg=0.0,
 )  # fmt: skip
-# What a camera and a file do to STYLE, and what must not be imitated. Seldom: a network that is shown much of it
-# learns to smooth, and then errs on clean photos, which most are.
+# What a camera and a file do to STYLE, and what must not be imitated. Seldom: a network that is shown much of
+# it learns to smooth, and then errs on clean photos, which most are.
 CAMERA = PhotometricConfig(
     tone=0.0, cast=0.0, saturation=0.0, grey=0.0, local_light=0.0, shadow=0.0, night=0.0, haze=0.0,
     other_sensor=0.0, blur=0.05, noise=0.1, jpeg=0.15,
