@@ -22,7 +22,7 @@ from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.cycles import CycleReport
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
-from coam.sfm.links import contradicted, doubts, weakly_held
+from coam.sfm.links import contradicted, cut_off, doubts, weakly_held
 from coam.sfm.mapping import ATTEMPTS, MapperOptions, register_again, take_out
 from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
@@ -331,6 +331,13 @@ def test_a_photo_in_a_wrong_place_is_taken_out(built):
     assert sorted(model.image(i).name for i in model.reg_image_ids()) == [
         "view00.png", "view01.png", "view04.png", "view06.png",
     ]  # fmt: skip
+
+
+def test_what_was_joined_by_photos_that_were_taken_out_goes_too():
+    strong = {("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f")}
+    assert cut_off(["a", "b", "c", "d", "e", "f"], strong) == []
+    assert cut_off(["a", "b", "d", "e", "f"], strong) == ["a", "b"]  # c was taken out
+    assert cut_off(["a", "c", "d", "f"], strong) == ["a", "f"]
 
 
 def test_a_photo_that_went_astray_is_registered_again(built, truth, tmp_path):

@@ -58,10 +58,7 @@ def check_detours(
     """
     options = options or DetourOptions()
     forest = Forest(evidence)
-    best: dict[str, float] = {}
-    for pair, value in evidence.items():
-        for name in pair:
-            best[name] = max(best.get(name, 0.0), value)
+    strong = strong_pairs(evidence, options.strong)
 
     @lru_cache(maxsize=PAIRS_IN_MEMORY)
     def step(first: str, second: str) -> Step:
@@ -77,8 +74,7 @@ def check_detours(
         stays, reason = np.ones(len(matches), np.bool_), ""
         if pair not in forest.pairs:
             arrived, agrees = follow(matches, forest.path(*pair), step, options)
-            strong = evidence[pair] >= options.strong * min(best[name] for name in pair)
-            stays, reason = _judge(arrived, agrees, strong, options)
+            stays, reason = _judge(arrived, agrees, pair in strong, options)
         before += len(matches)
         if reason:
             removed[pair] = reason
@@ -86,6 +82,18 @@ def check_detours(
             kept[pair] = np.flatnonzero(stays)
             after += len(kept[pair])
     return DetourReport(kept, removed, before - after)
+
+
+def strong_pairs(evidence: Mapping[Pair, float], share: float) -> set[Pair]:
+    """Pairs whose evidence is at least `share` of the best that one of their photos has.
+
+    Every photo keeps its best pair. What is left is what photos share that were taken side by side.
+    """
+    best: dict[str, float] = {}
+    for pair, value in evidence.items():
+        for name in pair:
+            best[name] = max(best.get(name, 0.0), value)
+    return {pair for pair, value in evidence.items() if value >= share * min(best[name] for name in pair)}
 
 
 def _judge(arrived: Mask, agrees: Mask, strong: bool, options: DetourOptions) -> tuple[Mask, str]:

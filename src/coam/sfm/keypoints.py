@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError
+from coam.sfm.detours import strong_pairs
 from coam.sfm.journal import Pair, PairJournal, replacing, require_space
 from coam.sfm.match_pairs import grid_from_array, grid_to_array, record_to_matches
 from coam.sfm.tracks import Measurements, MergeOptions, local_affine, refine_positions
@@ -173,24 +174,14 @@ def strongest_links(keypoints: Keypoints, links: Links, per_pair: int) -> Links:
 
 
 def links_of_strong_pairs(links: Links, share: float) -> Links:
-    """Links of the pairs whose evidence is at least `share` of the best that one of their photos has.
-
-    Evidence is the sum of the weights of a pair's links. Every photo keeps its best pair. What is left is
-    what photos share that were taken side by side; look-alike places are not among it.
-    """
+    """Links of the `strong_pairs`; evidence is the sum of the weights of a pair's links."""
     edges = links.measurements
     held = np.where(links.held, edges.weights, 0.0)
     evidence = np.add.reduceat(np.append(held, 0.0), links.start[:-1]) if links.pairs else np.zeros(0)
     evidence[np.diff(links.start) == 0] = 0.0  # reduceat gives the next element for an empty part
-    best: dict[str, float] = {}
-    for pair, value in zip(links.pairs, evidence, strict=True):
-        for name in pair:
-            best[name] = max(best.get(name, 0.0), float(value))
-    strong = [
-        value >= share * min(best[pair[0]], best[pair[1]])
-        for pair, value in zip(links.pairs, evidence, strict=True)
-    ]
-    return replace(links, held=links.held & np.repeat(np.array(strong, np.bool_), np.diff(links.start)))
+    chosen = strong_pairs(dict(zip(links.pairs, evidence.tolist(), strict=True)), share)
+    strong = np.array([pair in chosen for pair in links.pairs], np.bool_)
+    return replace(links, held=links.held & np.repeat(strong, np.diff(links.start)))
 
 
 def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:

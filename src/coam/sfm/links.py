@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ def weakly_held(names: list[str], shared: Mapping[Pair, int], few: int = FEW_POI
         return name
 
     for (first, second), count in shared.items():
-        if count >= few:
+        if count >= few and first in group and second in group:
             group[root(first)] = root(second)
     members: dict[str, list[str]] = {}
     for name in names:
@@ -81,6 +81,15 @@ def contradicted(
             evidence = float(own.scores.sum())
             balance[name] = balance.get(name, 0.0) + (evidence if disagrees else -evidence)
     return {name: (wrong[name], total[name]) for name in sorted(total) if balance[name] > 0}
+
+
+def cut_off(names: list[str], strong: Collection[Pair]) -> list[str]:
+    """Photos that strong pairs do not join to the largest part.
+
+    Where photos were taken out of a model, what they joined has no certain distance any more: far points hold
+    the parts together, and fit everywhere.
+    """
+    return [name for part in weakly_held(names, dict.fromkeys(strong, 1), few=1) for name in part]
 
 
 def looks_flat(names: list[str], verified: Mapping[Pair, VerifiedPair]) -> bool:

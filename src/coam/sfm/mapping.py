@@ -112,10 +112,15 @@ def take_out(model: Any, doubted: Sequence[str]) -> Sequence[str]:
     """
     if not 0 < len(doubted) <= min(MOST_DOUBTED * model.num_reg_images(), model.num_reg_images() - 3):
         return []
-    for image in [model.image(i) for i in model.reg_image_ids()]:
-        if image.name in doubted:
-            model.deregister_frame(image.frame_id)
+    deregister(model, doubted)
     return doubted
+
+
+def deregister(model: Any, names: Collection[str]) -> None:
+    """Take photos out of a model, whatever is left."""
+    for image in [model.image(i) for i in model.reg_image_ids()]:
+        if image.name in names:
+            model.deregister_frame(image.frame_id)
 
 
 def register_again(

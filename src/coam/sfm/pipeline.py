@@ -27,9 +27,10 @@ from typing import Any, Literal
 
 from coam.errors import ConfigError, DataError
 from coam.sfm import pairs as pairing
+from coam.sfm.alignment import model_poses
 from coam.sfm.cycles import CycleReport
 from coam.sfm.database import write_database
-from coam.sfm.detours import DetourOptions
+from coam.sfm.detours import DetourOptions, strong_pairs
 from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import (
@@ -42,15 +43,15 @@ from coam.sfm.keypoints import (
     save_keypoints,
     strongest_links,
 )
-from coam.sfm.links import contradicted, doubts
-from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, take_out, triangulate_all
+from coam.sfm.links import contradicted, cut_off, doubts
+from coam.sfm.mapping import MapperOptions, adjust, deregister, figures, run_mapper, take_out, triangulate_all
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
 from coam.sfm.refine import AlignOptions, refine_links
 from coam.sfm.settings import claim_folder
 from coam.sfm.tracks import MergeOptions
-from coam.sfm.trust import trusted_pairs
+from coam.sfm.trust import pair_evidence, trusted_pairs
 from coam.sfm.verify import VerifiedPair, VerifyOptions
 
 STRONG_SHARE = (
@@ -279,8 +280,15 @@ def build_models(
                 write_database(database, keypoints, few, verified, cameras, camera_of)
             found = run_mapper(databases, temporary / "work", mapper, doubted, given)
             for index, model in enumerate(found):
-                for name in take_out(model, doubted(model)):
+                taken = take_out(model, doubted(model))
+                for name in taken:
                     say(f"{name}: taken out, most of what it shares with others contradicts its place")
+                if taken:
+                    strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
+                    lost = cut_off(sorted(model_poses(model)), strong)
+                    deregister(model, lost)
+                    for name in lost:
+                        say(f"{name}: taken out, because the photos that joined it to the others were")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)

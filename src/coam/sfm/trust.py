@@ -51,6 +51,15 @@ def trusted_pairs(
     return _without_lookalikes(matched, verified, cycles, options.detours)
 
 
+def pair_evidence(matched: PairJournal, verified: Mapping[Pair, VerifiedPair]) -> dict[Pair, float]:
+    """How much speaks for every accepted pair: the sum of the scores of its inliers."""
+    return {
+        pair: float(record_to_matches(matched.read(pair)).scores[geometry.inliers].sum())
+        for pair, geometry in verified.items()
+        if geometry.accepted
+    }
+
+
 def _without_lookalikes(
     matched: PairJournal, verified: Mapping[Pair, VerifiedPair], cycles: CycleReport, options: DetourOptions
 ) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
@@ -59,9 +68,7 @@ def _without_lookalikes(
     def own_matches(pair: Pair) -> PairMatches:
         return record_to_matches(matched.read(pair)).select(verified[pair].inliers)
 
-    accepted = [pair for pair, geometry in verified.items() if geometry.accepted]
-    evidence = {pair: float(own_matches(pair).scores.sum()) for pair in accepted}
-    detours = check_detours(evidence, own_matches, options)
+    detours = check_detours(pair_evidence(matched, verified), own_matches, options)
     left = {pair: geometry for pair, geometry in verified.items() if pair not in detours.removed}
     for pair, kept in detours.kept.items():
         left[pair] = replace(left[pair], inliers=left[pair].inliers[kept])
