@@ -166,6 +166,10 @@ def _mutual(
     descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _Softmax | None
 ) -> MutualMatches:
     rows = descriptors0.shape[0]
+    factor = 1.0
+    if softmax is not None and softmax.needs_no_shift:
+        factor = softmax.scale  # products are exponents at once: a tile is not multiplied any more
+        descriptors0 = descriptors0.float() * factor
     starts = _share_starts(rows, descriptors1.shape[0], chunk, descriptors0.device.type == "cpu")
     tasks = [
         partial(_search, descriptors0[start:end], descriptors1, chunk, softmax, start)
@@ -181,7 +185,7 @@ def _mutual(
     index1 = torch.nonzero(partner >= 0).squeeze(1)
     index0, order = torch.sort(partner[index1])
     index1 = index1[order]
-    similarity = column_best[index1]
+    similarity = column_best[index1] / factor
     sums = _ExponentialSums.joined([share.sums for share in shares if share.sums is not None])
     return MutualMatches(
         index0, index1, similarity, None if sums is None else sums.probability(index0, index1, similarity)
@@ -289,13 +293,13 @@ class _ExponentialSums:
         )
 
     def add_tile(self, tile: Tensor, top: int, left: int) -> None:
-        """Take in, without shifts, similarities (R, C) of the rows from `top` and the columns from `left`."""
+        """Take in, without shifts, scaled similarities (R, C) of the rows from `top`, columns from `left`."""
         rows, columns = tile.shape
         if self.buffer.shape != tile.shape:
             self.buffer = torch.empty(tile.shape, device=tile.device)
-        power = torch.mul(tile, self.softmax.scale, out=self.buffer).exp2_()
+        power = torch.exp2(tile, out=self.buffer)
         self.row_sum[top : top + rows] += power.sum(dim=1)
-        self.column_sum[left : left + columns] += power.sum(dim=0)
+        self.column_sum[left : left + columns] += power.new_ones(rows) @ power  # faster than sum(dim=0)
 
     def add_panel(self, panel: _Panel, old_best: Tensor, new_best: Tensor) -> None:
         """Take in a panel; `old_best` and `new_best` (M,) are the column maxima before and after it."""
