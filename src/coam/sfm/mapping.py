@@ -28,7 +28,7 @@ class Attempt(NamedTuple):
 # wide one
 # with few, and the model stays a fragment: then closer pairs and short tracks are tried.
 ATTEMPTS = (Attempt(16.0, False, 30), Attempt(6.0, True, 20), Attempt(3.0, True, 20))
-MOST_DOUBTED = 0.2  # of a model: so many photos in wrong places are taken out of it
+MOST_DOUBTED = 0.5  # of a model: so many photos in wrong places are taken out of it
 ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
 
 
@@ -112,15 +112,10 @@ def take_out(model: Any, doubted: Sequence[str]) -> Sequence[str]:
     """
     if not 0 < len(doubted) <= min(MOST_DOUBTED * model.num_reg_images(), model.num_reg_images() - 3):
         return []
-    deregister(model, doubted)
-    return doubted
-
-
-def deregister(model: Any, names: Collection[str]) -> None:
-    """Take photos out of a model, whatever is left."""
     for image in [model.image(i) for i in model.reg_image_ids()]:
-        if image.name in names:
+        if image.name in doubted:
             model.deregister_frame(image.frame_id)
+    return doubted
 
 
 def register_again(

@@ -44,7 +44,7 @@ from coam.sfm.keypoints import (
     strongest_links,
 )
 from coam.sfm.links import contradicted, cut_off, doubts
-from coam.sfm.mapping import MapperOptions, adjust, deregister, figures, run_mapper, take_out, triangulate_all
+from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, take_out, triangulate_all
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
@@ -266,9 +266,11 @@ def build_models(
         if old != mapped:
             shutil.rmtree(old, ignore_errors=True)
     if not mapped.is_dir():
+        strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
 
         def doubted(model: Any) -> list[str]:
-            return list(contradicted(model, matched, verified, options.verify))
+            wrong = list(contradicted(model, matched, verified, options.verify))
+            return wrong + cut_off(sorted(set(model_poses(model)) - set(wrong)), strong) if wrong else []
 
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
@@ -280,15 +282,8 @@ def build_models(
                 write_database(database, keypoints, few, verified, cameras, camera_of)
             found = run_mapper(databases, temporary / "work", mapper, doubted, given)
             for index, model in enumerate(found):
-                taken = take_out(model, doubted(model))
-                for name in taken:
-                    say(f"{name}: taken out, most of what it shares with others contradicts its place")
-                if taken:
-                    strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
-                    lost = cut_off(sorted(model_poses(model)), strong)
-                    deregister(model, lost)
-                    for name in lost:
-                        say(f"{name}: taken out, because the photos that joined it to the others were")
+                for name in take_out(model, doubted(model)):
+                    say(f"{name}: taken out, what it shares with others contradicts its place or theirs")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
             shutil.rmtree(temporary / "work", ignore_errors=True)
