@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,13 +64,17 @@ def root_of(part: Part, data: Path, out: Path) -> Path:
 
 
 def evaluate(part: Part, matcher: str, data: Path, out: Path, workers: int) -> dict[str, Any]:
-    """The report of one command."""
-    name = "_".join([part.folder, *(word.strip("-") for word in part.command), Path(matcher).stem])
-    options = ["--root", str(root_of(part, data, out)), "-m", matcher, "-o", str(out / name)]
+    """The report of one command, also kept as OUT/reports/NAME.json and .html."""
+    folder = out / f"{part.folder}_{Path(matcher).stem}"  # commands that differ in the estimator share matches
+    options = ["--root", str(root_of(part, data, out)), "-m", matcher, "-o", str(folder)]
     if workers > 1:
         options += ["--workers", str(workers)]
     call([sys.executable, "-m", "coam", "eval", *part.command, *options])
-    report: dict[str, Any] = json.loads((out / name / "report.json").read_text())
+    (out / "reports").mkdir(exist_ok=True)
+    name = "_".join([folder.name, *(word.strip("-") for word in part.command)])
+    for suffix in (".json", ".html"):
+        shutil.copy(folder / f"report{suffix}", out / "reports" / f"{name}{suffix}")
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return report
 
 
