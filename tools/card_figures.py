@@ -65,7 +65,7 @@ def root_of(part: Part, data: Path, out: Path) -> Path:
 
 def evaluate(part: Part, matcher: str, data: Path, out: Path, workers: int) -> dict[str, Any]:
     """The report of one command, also kept as OUT/reports/NAME.json and .html."""
-    folder = out / f"{part.folder}_{Path(matcher).stem}"  # commands that differ in the estimator share matches
+    folder = out / f"{part.folder}_{Path(matcher).stem}"  # estimators share matches
     options = ["--root", str(root_of(part, data, out)), "-m", matcher, "-o", str(folder)]
     if workers > 1:
         options += ["--workers", str(workers)]
