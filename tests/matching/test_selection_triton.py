@@ -16,6 +16,13 @@ def test_in_the_interpreter():
 
 
 @needs_kernel
+def test_the_probe_runs():
+    from coam.fused_probe import doubles
+
+    assert doubles(DEVICE)
+
+
+@needs_kernel
 @pytest.mark.parametrize("count", [1, 31, 300])
 def test_ranks_are_those_of_a_sort(count):
     from coam.matching.selection_triton import fused_rank_within
