@@ -22,6 +22,7 @@ from coam.stylization.sampled import EVIDENCE, confidence_of
 MULTIPLE = 32  # of the sides of a picture
 TRUSTED = 0.25  # confidence from which an untrained network prefers what was sampled
 NARROW, WIDE, SHRINK = 2, 4, 8  # radius of the narrow fit in pixels, of the wide one in cells of SHRINK
+REFINED = 0.5  # how much of stage 2's change is taken: the mean of two pictures errs less than either
 INPUTS = VIEW_CHANNELS + 3 * 3 + len(EVIDENCE)
 ANSWERS = [3, 3, 3, 3]  # channels of stage 1's answer: the mix, then colours of constant, lightness, contrast
 
@@ -152,4 +153,5 @@ class StylizerNetwork(nn.Module):
         """
         palette = Palette.of(style)
         mended = self.mend(structure_of(view), palette.normalise(sampled), evidence.float())
-        return palette.colours(mended).clamp(0, 1), palette.colours(self.refine(mended)).clamp(0, 1)
+        refined = torch.lerp(mended.detach(), self.refine(mended), REFINED)
+        return palette.colours(mended).clamp(0, 1), palette.colours(refined).clamp(0, 1)
