@@ -19,13 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from coam.errors import ConfigError, ImageError
-from coam.images import (
-    LoadedImage,
-    load_image,
-    points_to_original,
-    points_to_resized,
-    resize_for_model,
-)
+from coam.images import LoadedImage, load_image
+from coam.resizing import points_to_original, points_to_resized, resize_for_model
 
 QUADRANTS = np.array([[[250, 10, 10], [10, 250, 10]], [[10, 10, 250], [250, 250, 10]]], dtype=np.uint8)
 

@@ -21,8 +21,9 @@ from coam import matcher as matcher_module
 from coam import samples
 from coam.errors import ConfigError, ImageError
 from coam.images import load_image
-from coam.matcher import Matcher, load_matcher, pick_device
+from coam.matcher import Matcher, load_matcher
 from coam.models.registry import DEFAULT_MODEL, ModelFile, build_model, packaged_weights
+from coam.tensors import pick_device
 from coam.types import Matches
 
 SMALL = {"width": 32, "heads": 2, "rounds": (1, 1), "decoder_widths": (24, 16, 12)}

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from coam.geometry.homography import apply_homography, resize_matrix
 from coam.geometry.parallax import off_plane
 from coam.geometry.robust import RansacOptions, estimate_fundamental, estimate_homography
-from coam.images import MOST_UPSCALED, RGB
+from coam.images import RGB
+from coam.resizing import MOST_UPSCALED
 from coam.types import FloatArray, Matches, Size
 
 Array = npt.NDArray[np.float64]

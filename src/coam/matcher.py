@@ -25,7 +25,7 @@ from coam.explanation import Explanation
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.graphed_matching import matching_for
-from coam.images import ImageLike, LoadedImage, ResizedImage, as_tensor, load_image, resize_for_model
+from coam.images import ImageLike, LoadedImage, load_image
 from coam.looks import (
     HEAD_START,
     JUDGED,
@@ -43,6 +43,8 @@ from coam.matching.pair_score import overlap_probability
 from coam.matching.selection import choose_spread
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
+from coam.resizing import ResizedImage, as_tensor, resize_for_model
+from coam.tensors import pick_device
 from coam.types import FloatArray, Grid, Matches, Size
 
 PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
@@ -383,23 +385,6 @@ def _numpy(tensor: Tensor) -> FloatArray:
 def _inside(points: npt.NDArray[np.float64], size: Size) -> npt.NDArray[np.bool_]:
     """Which points (K, 2) lie on a photo of `size` (width, height), between its outermost pixel centres."""
     return np.asarray(((points >= 0) & (points <= np.asarray(size) - 1)).all(axis=1))
-
-
-def pick_device(device: str | torch.device = "auto") -> torch.device:
-    """The device of that name; "auto": CUDA, else Apple's, else the CPU."""
-    if device != "auto":
-        try:
-            chosen = torch.device(device)
-            torch.empty(0, device=chosen)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"device {device!s} cannot be used here ({reason}); try device='cpu'"
-            ) from error
-        return chosen
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def load_matcher(

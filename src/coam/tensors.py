@@ -1,4 +1,4 @@
-"""Constant tensors, made once per device, and products that are exact on every device.
+"""Devices, constant tensors, made once per device, and products that are exact on every device.
 
 A small tensor made from Python numbers is copied from host to device, and the copy waits for the device. In
 code that runs in every training step such waits cost more than the arithmetic, and a CUDA graph cannot
@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from coam.errors import ConfigError
 
 
 @lru_cache(maxsize=256)
@@ -39,3 +41,20 @@ def exact_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """The device of that name; "auto": CUDA, else Apple's, else the CPU."""
+    if device != "auto":
+        try:
+            chosen = torch.device(device)
+            torch.empty(0, device=chosen)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"device {device!s} cannot be used here ({reason}); try device='cpu'"
+            ) from error
+        return chosen
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

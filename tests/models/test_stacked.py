@@ -11,10 +11,11 @@ from torch import Tensor
 
 from coam import samples
 from coam.geometry.coordinates import cell_centres
-from coam.images import load_image, resize_for_model
+from coam.images import load_image
 from coam.models.outputs import DenseDescriptors
 from coam.models.registry import DEFAULT_MODEL, load_model, packaged_weights
 from coam.models.stacked import StackedCDUNet
+from coam.resizing import resize_for_model
 
 MAPS = ("descriptors", "score", "fine", "coarse")
 

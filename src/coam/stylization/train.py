@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, DataError, WeightsError
-from coam.matcher import pick_device
 from coam.models.registry import DescriptorModel, config_from_dict, load_model
 from coam.storage import atomic_write
 from coam.stylization.discriminator import Discriminator
@@ -30,6 +29,7 @@ from coam.stylization.objective import backward, sample_batch
 from coam.stylization.pairs import StylePairs, load_pairs
 from coam.stylization.recipe import SizePhase, StylizeRecipe, load_stylize_recipe
 from coam.stylization.weights import save_network
+from coam.tensors import pick_device
 from coam.training.log import Clock, append_line, drop_lines_after
 from coam.training.schedule import learning_rate_factor, start_average, update_average
 from coam.training.step import seed_step, set_learning_rate
