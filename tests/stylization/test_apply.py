@@ -136,7 +136,8 @@ def test_how_much_of_the_view_is_seen_is_told(tmp_path: Path) -> None:
     assert code == 0
     share = int(re.search(r"(\d+)% of VIEW is seen in STYLE", stdout)[1])
     assert 15 <= share <= 45
-    assert ("warning: STYLE shows only" in stderr) == (share < 33)
+    if share != 33:  # rounded: on either side of a third, from where on nobody is warned
+        assert ("warning: STYLE shows only" in stderr) == (share < 33)
     _, stdout, stderr = coam_stylize(view, view, *options)
     assert "100% of VIEW is seen in STYLE" in stdout
     assert stderr == ""
