@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "graphed_matching": {"backends", "dense_matching", "matching", "models"},
     "tiles": {"matcher", "matching", "images"},
     "viz": {"explanation", "geometry", "images"},
-    "data": {"geometry", "models"},
+    "data": {"geometry", "images", "models", "storage"},
     "training": {"data", "dense_matching", "losses", "models", "viz"},
     "sfm": {"geometry", "images", "viz"},
     "distributed": {"sfm"},

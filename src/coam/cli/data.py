@@ -1,4 +1,4 @@
-"""`coam data ...`: make training data from photos, COLMAP models and RGB-D frames."""
+"""`coam data ...`: make training data from aligned photos, photos, COLMAP models and RGB-D frames."""
 
 from __future__ import annotations
 
@@ -21,10 +21,57 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True, help="Make training data from photos, COLMAP models, RGB-D frames."
     )
+    group.command("align")(align)
     group.command("from-photos")(from_photos)
     group.command("pack-tracks")(pack_tracks_command)
     group.command("pack-rgbd")(pack_rgbd_command)
     app.add_typer(group, name="data")
+
+
+def align(
+    groups: Annotated[Path, typer.Argument(help="Folder of groups: GROUP/*.jpg, one camera at other times.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the aligned groups.")],
+    model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    resolution: Annotated[int, typer.Option(min=64, help="Long side at which photos are matched.")] = 640,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Move photos of one spot onto each other. Run the same line again to go on after an interruption."""
+    from statistics import median
+
+    from coam.data.align import align_groups
+    from coam.matcher import load_matcher
+    from coam.models.registry import DEFAULT_MODEL
+
+    matcher = load_matcher(model or DEFAULT_MODEL, device, resolution=resolution, looks="once")
+    with _progress_bar() as report:
+        reports = align_groups(
+            groups, output, matcher.match, lambda done, total: report("aligning", done, total)
+        )
+    moved = [(name, photo) for name, lines in reports.items() for photo in lines[1:]]
+    kept = [photo for _, photo in moved if photo.kept]
+    left_out = [f"{name}/{photo.photo}" for name, photo in moved if not photo.kept]
+    shift = median([photo.shift for photo in kept] or [0.0])
+    residual = median([photo.residual for photo in kept] or [0.0])
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "groups": len(reports),
+                    "photos": len(moved) + len(reports),
+                    "left_out": left_out,
+                    "shift": shift,
+                    "residual": residual,
+                }
+            )
+        )
+        return
+    for name in left_out:
+        typer.echo(f"left out: {name} (its matches with the first photo agree on no small motion)")
+    typer.echo(
+        f"{output}: {len(reports)} groups; {len(kept)} photos moved onto the first of their group "
+        f"by {shift:.2f} px in the median; their matches agree to {residual:.2f} px; {len(left_out)} left out"
+    )
 
 
 def from_photos(

@@ -66,7 +66,8 @@ def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | No
     rows_y = np.stack(
         [zero, zero, zero, a[:, 0], a[:, 1], one, -b[:, 1] * a[:, 0], -b[:, 1] * a[:, 1], -b[:, 1]], 1
     )
-    _, singular, basis = np.linalg.svd(np.concatenate([rows_x, rows_y]))
+    rows = np.concatenate([rows_x, rows_y])
+    _, singular, basis = np.linalg.svd(rows, full_matrices=len(rows) < 9)  # all nine directions, no more
     if singular[7] < 1e-9 * singular[0]:  # a second solution: three points on a line, or repeated points
         return None
     matrix = np.linalg.inv(norm1) @ basis[-1].reshape(3, 3) @ norm0
