@@ -252,11 +252,13 @@ def match_chunk(
 
 
 class PairProgress:
-    """A progress bar whose estimate counts only pairs matched in this run, over the time since it began."""
+    """A progress bar whose estimate counts only pairs finished in this run, over the time since it began."""
 
-    def __init__(self, total: int, finished_before: int, visible: bool) -> None:
+    def __init__(
+        self, total: int, finished_before: int, visible: bool, label: str = "matching pairs"
+    ) -> None:
         self.total, self.finished, self.before = total, finished_before, finished_before
-        self.visible = visible
+        self.visible, self.label = visible, label
         self.began = time.monotonic()
         self._bar: Any = None
 
@@ -266,7 +268,7 @@ class PairProgress:
 
             left = TextColumn("{task.fields[left]}")
             self._bar = Progress(
-                TextColumn("matching pairs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left
+                TextColumn(self.label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left
             )
             self._bar.start()
             self._task = self._bar.add_task("", total=self.total, completed=self.finished, left="")

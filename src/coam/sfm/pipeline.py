@@ -122,7 +122,7 @@ def run_sfm(
         matched = match_all(folder, wanted, output / "matches.h5")
     say("matched; verifying pairs")
     cameras, camera_of = make_cameras(folder.photos, options.cameras)
-    verified, cycles = trusted_pairs(folder, matched, cameras, camera_of, output, options)
+    verified, cycles = trusted_pairs(folder, matched, cameras, camera_of, output, options, show_progress)
     accepted = sum(geometry.accepted for geometry in verified.values())
     say(
         f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} others contradicted or not "

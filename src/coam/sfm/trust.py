@@ -28,12 +28,19 @@ def trusted_pairs(
     camera_of: Sequence[int],
     output: Path,
     options: SfmOptions,
+    show_progress: bool = False,
 ) -> tuple[dict[Pair, VerifiedPair], CycleReport]:
     """Verified pairs and matches without those that contradict stronger ones; the report says which."""
     camera = {photo.name: cameras[camera_of[index]] for index, photo in enumerate(folder.photos)}
     keep = read_masks(folder, options.masks)
     verified = verify_pairs(
-        matched, camera, output / "verified.h5", options.verify, workers=options.workers, keep=keep
+        matched,
+        camera,
+        output / "verified.h5",
+        options.verify,
+        workers=options.workers,
+        keep=keep,
+        show_progress=show_progress,
     )
     good = estimate_focals(folder.names, matched, verified, cameras, camera_of)
     if not all(c.has_prior_focal_length for c in cameras):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coam.geometry.coordinates import to_colmap
 from coam.sfm.journal import Pair, PairJournal, Record
-from coam.sfm.match_pairs import PairMatches, record_to_matches
+from coam.sfm.match_pairs import SAVE_EVERY_PAIRS, PairMatches, PairProgress, record_to_matches
 
 Floats = npt.NDArray[np.float64]
 Pose = tuple[Floats, Floats]  # rotation (3, 3) and translation (3,), camera-from-world
@@ -222,6 +222,7 @@ def verify_pairs(
     pairs: Iterable[Pair] | None = None,
     workers: int = 1,
     keep: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    show_progress: bool = False,
 ) -> dict[Pair, VerifiedPair]:
     """Verify all pairs of `matched`, keeping finished ones in `output` (.h5) so that a killed run goes on.
 
@@ -243,11 +244,13 @@ def verify_pairs(
         result = verify_pair(matches.select(usable), cameras[pair[0]], cameras[pair[1]], options)
         return _to_record(result, usable, stamps[pair])
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        for begin in range(0, len(todo), 256):
-            portion = todo[begin : begin + 256]
+    progress = PairProgress(len(stamps), len(stamps) - len(todo), show_progress, "verifying pairs")
+    with ThreadPoolExecutor(max(1, workers)) as pool, progress:
+        for begin in range(0, len(todo), SAVE_EVERY_PAIRS):
+            portion = todo[begin : begin + SAVE_EVERY_PAIRS]
             records = [verify(pair) for pair in portion] if workers <= 1 else list(pool.map(verify, portion))
             journal.append(dict(zip(portion, records, strict=True)))
+            progress.advance(len(portion))
     journal.finish(stamps)
     results = {pair: _from_record(journal.read(pair)) for pair in wanted}
     journal.close()
