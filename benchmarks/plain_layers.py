@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -44,7 +47,7 @@ def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> 
 
 def stem(image: Tensor, layer: Stem, activation: Activation) -> Tensor:
     """As `coam.backends.triton_filter.stem`."""
-    mean, deviation = (image.new_tensor(v).view(1, 3, 1, 1) for v in (layer.mean, layer.deviation))
+    mean, deviation = (_per_colour(v, image.dtype, image.device) for v in (layer.mean, layer.deviation))
     weight = layer.weight[:27].t().reshape(-1, 3, 3, 3).to(image.dtype)
     padded = _padded((image - mean) / deviation, 3, 2, layer.before)
     return _bounded(F.conv2d(padded, weight, layer.bias.to(image.dtype), 2), activation).permute(0, 2, 3, 1)
@@ -64,6 +67,12 @@ def upsample_and_add(coarse: Tensor, lateral: Tensor, activation: Activation) ->
     """As `coam.backends.triton_convolution.upsample_and_add`."""
     larger = F.interpolate(coarse.permute(0, 3, 1, 2), scale_factor=2.0, mode="bilinear")
     return _bounded(larger.permute(0, 2, 3, 1) + lateral, activation)
+
+
+@lru_cache
+def _per_colour(values: tuple[float, float, float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(1, 3, 1, 1); kept, because a CUDA graph that is being recorded cannot copy numbers to the device."""
+    return torch.tensor(values, dtype=dtype, device=device).view(1, 3, 1, 1)
 
 
 def _padded(x: Tensor, kernel: int, stride: int, before: int) -> Tensor:
