@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coam.backends.headwise_attention import attend_headwise, is_faster
 from coam.models.folding import fold_batch_norm
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DescriptorModel
@@ -41,6 +42,8 @@ class FoldedNetwork:
 
     def __init__(self, model: DescriptorModel, device: torch.device, dtype: torch.dtype) -> None:
         folded = fold_batch_norm(model).to(device=device, dtype=dtype)
+        if is_faster(device, dtype):
+            attend_headwise(folded)
         self.model: DescriptorModel = folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
         self.dtype = dtype
