@@ -1,8 +1,8 @@
 """Exact nearest neighbours between two sets of descriptors, without ever holding the whole similarity matrix.
 
-The similarity is the inner product, in float32. It is computed in panels of rows; every entry is computed
-once, and row maxima and column maxima are both taken from that one number. So "the row's maximum equals the
-column's maximum" compares a number with itself and needs no tolerance, whatever the chunking.
+The similarity is the inner product, in float32. It is computed in tiles; every entry is computed once, and
+row maxima and column maxima are both taken from that one number. So "the row's maximum equals the column's
+maximum" compares a number with itself and needs no tolerance, whatever the tiles.
 
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
 is the first maximum of column j.
@@ -13,7 +13,7 @@ On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,9 +23,8 @@ from torch import Tensor
 from coam.fused import can_fuse
 from coam.matching.threads import run_side_by_side
 
-_PANEL_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a panel: under 64 MB
-_CPU_PANEL_ROWS = 256  # as fast as higher panels, and 16384 columns of it stay in the L3 cache
-_TILE_COLUMNS = 2048  # 256 x 2048 floats are reduced while in the caches; half as many take a tenth longer
+_TILE_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a tile: under 64 MB
+_CPU_TILE = (512, 2048)  # rows and columns of a tile that is reduced while in the caches
 _GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
 _SAFE_EXPONENT = 70.0  # exp(70), a hundred thousand times it, and exp(-70) are all normal float32
 _WORTH_A_THREAD = 2**22  # entries of the similarity matrix from which shares of it run side by side
@@ -63,15 +62,13 @@ class NearestMatches:
 
 
 @dataclass(frozen=True)
-class _Panel:
-    """Some rows of the similarity matrix, alive until the next panel is asked for."""
+class _Tile:
+    """A part of the similarity matrix, alive until the next one is asked for."""
 
-    start: int
-    descriptors: Tensor  # (R, D) of its rows
-    similarity: Tensor  # (R, M)
-    row_value: Tensor  # (R,) maximum of each row
-    row_index: Tensor  # (R,) its first column
-    column_value: Tensor  # (M,) maximum of each column within this panel
+    rows: slice
+    columns: slice
+    similarity: Tensor  # (R, C)
+    groups: Tensor  # (R, G, _GROUP), the same memory; -inf fills the last group
 
 
 def fold_score(descriptors: Tensor, score: Tensor) -> Tensor:
@@ -122,12 +119,10 @@ def nearest(queries: Tensor, descriptors1: Tensor, chunk: int | None = None) -> 
     count, others = queries.shape[0], descriptors1.shape[0]
     if count and not others:
         raise ValueError("there are no descriptors to choose from")
-    index = torch.empty(count, dtype=torch.int64, device=queries.device)
-    value = torch.empty(count, dtype=torch.float32, device=queries.device)
-    for panel in _similarity_panels(queries, descriptors1, chunk):
-        rows = slice(panel.start, panel.start + len(panel.row_index))
-        index[rows], value[rows] = panel.row_index, panel.row_value
-    return NearestMatches(index, value)
+    best = _RowMaxima(count, queries.device)
+    for tile in _tiles(queries, descriptors1, chunk):
+        best.take(tile)
+    return NearestMatches(best.index, best.value)
 
 
 def top_k(matches: MutualMatches, k: int) -> MutualMatches:
@@ -197,31 +192,32 @@ def _search(
     descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _Softmax | None, offset: int
 ) -> _Share:
     """The share of descriptors0 (R, D), which are the rows from `offset`."""
-    columns, device = descriptors1.shape[0], descriptors1.device
-    column_best = torch.full((columns,), -math.inf, device=device)
+    rows, columns, device = descriptors0.shape[0], descriptors1.shape[0], descriptors1.device
+    of_rows, of_columns = _RowMaxima(rows, device), _ColumnMaxima(columns, device)
+    sums = None if softmax is None else _ExponentialSums.of_none(softmax, rows, columns, device)
+    for tile in _tiles(descriptors0, descriptors1, chunk):
+        of_rows.take(tile)
+        of_columns.take(tile)
+        if sums is not None:
+            sums.take(tile, of_rows.value, of_columns.value)
     partner = torch.full((columns,), -1, dtype=torch.int64, device=device)
-    sums = None if softmax is None else _ExponentialSums.of_none(softmax, len(descriptors0), columns, device)
-    on_tile = sums.add_tile if sums is not None and softmax is not None and softmax.needs_no_shift else None
-    for panel in _similarity_panels(descriptors0, descriptors1, chunk, on_tile):
-        improved = panel.column_value > column_best
-        new_best = torch.maximum(column_best, panel.column_value)
-        if sums is not None and on_tile is None:
-            sums.add_panel(panel, column_best, new_best)
-        column_best = new_best
-        partner.masked_fill_(improved, -1)
-        chosen = panel.row_index
-        row = torch.nonzero(improved[chosen] & (panel.row_value == column_best[chosen])).squeeze(1)
+    height = _tile_height(rows, columns, chunk, device)
+    for top in range(0, rows if columns else 0, height):
+        chosen, value = of_rows.index[top : top + height], of_rows.value[top : top + height]
+        is_best = (of_columns.top[chosen] == top) & (of_columns.value[chosen] == value)
+        row = torch.nonzero(is_best).squeeze(1)
         column = chosen[row]
-        is_first = _first_among_equals(panel.descriptors, descriptors1[column].float(), row)
-        partner[column[is_first]] = row[is_first] + (panel.start + offset)
-    return _Share(column_best, partner, sums)
+        block = descriptors0[top : top + height].float()
+        is_first = _first_among_equals(block, descriptors1[column].float(), row)
+        partner[column[is_first]] = row[is_first] + (top + offset)
+    return _Share(of_columns.value, partner, sums)
 
 
 def _first_among_equals(rows: Tensor, columns: Tensor, row: Tensor) -> Tensor:
     """Whether no earlier one of rows (R, D) is as similar to columns (K, D) as row[k] is: (K,) bool.
 
     Only the first of equal rows is a column's choice. The few similarities are computed again: to look them
-    up in a panel, each in a cache line of its own, takes ten times as long.
+    up in a tile, each in a cache line of its own, takes ten times as long.
     """
     similarity = rows @ columns.t()
     own = similarity[row, torch.arange(len(row), device=row.device)]
@@ -256,12 +252,45 @@ class _Softmax:
         return (value - shift).mul_(self.scale).exp2_()
 
 
+class _RowMaxima:
+    """The maximum `value` (N,) of each row so far and the `index` (N,) of its first column."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.value = torch.full((rows,), -math.inf, device=device)
+        self.index = torch.zeros(rows, dtype=torch.int64, device=device)
+
+    def take(self, tile: _Tile) -> None:
+        """Take in a tile to the right of those before."""
+        best, index = self.value[tile.rows], self.index[tile.rows]
+        value, group = tile.groups.amax(dim=2).max(dim=1)
+        # Strictly greater: of equal columns the first wins.
+        row = torch.nonzero(value > best).squeeze(1)
+        group = group[row]
+        index[row] = tile.groups[row, group].argmax(dim=1) + (group * _GROUP + tile.columns.start)
+        torch.maximum(best, value, out=best)
+
+
+class _ColumnMaxima:
+    """The maximum `value` (M,) of each column so far and the `top` (M,) row of the first tile that has it."""
+
+    def __init__(self, columns: int, device: torch.device) -> None:
+        self.value = torch.full((columns,), -math.inf, device=device)
+        self.top = torch.zeros(columns, dtype=torch.int64, device=device)
+
+    def take(self, tile: _Tile) -> None:
+        """Take in a tile below those before."""
+        best = self.value[tile.columns]
+        value = tile.similarity.amax(dim=0)
+        self.top[tile.columns].masked_fill_(value > best, tile.rows.start)
+        torch.maximum(best, value, out=best)
+
+
 @dataclass
 class _ExponentialSums:
     """Sums over rows and columns of 2^(scale (similarity - shift)).
 
-    Without shifts one exponential per entry serves row and column, and tiles are taken while they are in the
-    cache; otherwise each row and column is shifted by its maximum.
+    Without shifts one exponential per entry serves row and column; otherwise each row and column is shifted
+    by its maximum so far.
     """
 
     softmax: _Softmax
@@ -269,12 +298,14 @@ class _ExponentialSums:
     row_shift: Tensor  # (R,)
     column_sum: Tensor  # (M,)
     column_shift: Tensor  # (M,)
-    buffer: Tensor  # of the size of a tile
 
     @staticmethod
     def of_none(softmax: _Softmax, rows: int, columns: int, device: torch.device) -> _ExponentialSums:
-        zeros = [torch.zeros(count, device=device) for count in (rows, rows, columns, columns, 0)]
-        return _ExponentialSums(softmax, *zeros)
+        shift = 0.0 if softmax.needs_no_shift else -math.inf
+        row, column = (torch.zeros(count, device=device) for count in (rows, columns))
+        return _ExponentialSums(
+            softmax, row, torch.full_like(row, shift), column, torch.full_like(column, shift)
+        )
 
     @staticmethod
     def joined(parts: list[_ExponentialSums]) -> _ExponentialSums | None:
@@ -289,31 +320,25 @@ class _ExponentialSums:
             torch.cat([part.row_shift for part in parts]),
             torch.stack([p.column_sum * softmax.power(p.column_shift, shift) for p in parts]).sum(dim=0),
             shift,
-            parts[0].buffer,
         )
 
-    def add_tile(self, tile: Tensor, top: int, left: int) -> None:
-        """Take in, without shifts, scaled similarities (R, C) of the rows from `top`, columns from `left`."""
-        rows, columns = tile.shape
-        if self.buffer.shape != tile.shape:
-            self.buffer = torch.empty(tile.shape, device=tile.device)
-        power = torch.exp2(tile, out=self.buffer)
-        self.row_sum[top : top + rows] += power.sum(dim=1)
-        self.column_sum[left : left + columns] += power.new_ones(rows) @ power  # faster than sum(dim=0)
+    def take(self, tile: _Tile, row_best: Tensor, column_best: Tensor) -> None:
+        """Take in a tile; `row_best` (R,) and `column_best` (M,) are the maxima up to it.
 
-    def add_panel(self, panel: _Panel, old_best: Tensor, new_best: Tensor) -> None:
-        """Take in a panel; `old_best` and `new_best` (M,) are the column maxima before and after it."""
-        rows = slice(panel.start, panel.start + len(panel.row_value))
-        width = _tile_width(panel.similarity)
-        for start in range(0, panel.similarity.shape[1], width):
-            columns = slice(start, start + width)
-            tile = panel.similarity[:, columns]
-            self.row_sum[rows] += self.softmax.power(tile, panel.row_value.unsqueeze(1)).sum(dim=1)
-            shrink = self.softmax.power(old_best[columns], new_best[columns])
-            added = self.softmax.power(tile, new_best[columns]).sum(dim=0)
-            self.column_sum[columns] = self.column_sum[columns] * shrink + added
-        self.row_shift[rows] = panel.row_value
-        self.column_shift = new_best
+        Without shifts similarities are already scaled, and their memory is used for the exponentials.
+        """
+        row_sum, column_sum = self.row_sum[tile.rows], self.column_sum[tile.columns]
+        if self.softmax.needs_no_shift:
+            power = tile.similarity.exp2_()
+            row_sum += power.sum(dim=1)
+            column_sum += power.new_ones(len(power)) @ power  # faster than sum(dim=0)
+            return
+        row_shift, column_shift = row_best[tile.rows], column_best[tile.columns]
+        row_sum *= self.softmax.power(self.row_shift[tile.rows], row_shift)
+        row_sum += self.softmax.power(tile.similarity, row_shift.unsqueeze(1)).sum(dim=1)
+        column_sum *= self.softmax.power(self.column_shift[tile.columns], column_shift)
+        column_sum += self.softmax.power(tile.similarity, column_shift).sum(dim=0)
+        self.row_shift[tile.rows], self.column_shift[tile.columns] = row_shift, column_shift
 
     def probability(self, index0: Tensor, index1: Tensor, similarity: Tensor) -> Tensor:
         """Row softmax times column softmax (K,) at the entries (index0, index1)."""
@@ -322,58 +347,43 @@ class _ExponentialSums:
         return row * column
 
 
-def _panel_rows(rows: int, columns: int, chunk: int | None, on_cpu: bool) -> int:
-    most = max(1, _PANEL_ELEMENTS // max(columns, 1))
+def _tile_height(rows: int, columns: int, chunk: int | None, device: torch.device) -> int:
     if chunk is not None:
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
-        return min(chunk, rows)
-    if on_cpu:
-        # Few columns make cheap panels: take more rows, so that the fixed cost of a panel does not count.
-        most = min(most, max(_CPU_PANEL_ROWS, _CPU_PANEL_ROWS * 16384 // max(columns, 1)))
-    return min(most, rows)
+        return max(1, min(chunk, rows))
+    most = _TILE_ELEMENTS // max(columns, 1)
+    if device.type == "cpu":
+        # Few columns make small tiles: take more rows, so that the fixed cost of a tile does not count.
+        most = _CPU_TILE[0] * _CPU_TILE[1] // max(min(columns, _CPU_TILE[1]), 1)
+    return max(1, min(most, rows))
 
 
-def _tile_width(matrix: Tensor) -> int:
-    return _TILE_COLUMNS if matrix.device.type == "cpu" else matrix.shape[1]
+def _tiles(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Iterator[_Tile]:
+    """Tiles of the similarity matrix of (N, D) and (M, D), from top to bottom, then to the right.
 
-
-def _similarity_panels(
-    descriptors0: Tensor,
-    descriptors1: Tensor,
-    chunk: int | None,
-    on_tile: Callable[[Tensor, int, int], None] | None = None,
-) -> Iterator[_Panel]:
-    """Panels of the similarity matrix of (N, D) and (M, D) from top to bottom; none if one is empty.
-
-    `on_tile` gets every tile, its first row and its first column, while it is still in the cache.
+    In this order the columns' descriptors stay in the cache.
     """
-    rows, columns = descriptors0.shape[0], descriptors1.shape[0]
+    rows, columns, device = descriptors0.shape[0], descriptors1.shape[0], descriptors0.device
     if rows == 0 or columns == 0:
         return
     descriptors0, descriptors1 = descriptors0.float(), descriptors1.float().t()
-    height = _panel_rows(rows, columns, chunk, descriptors0.device.type == "cpu")
-    tile_width = _tile_width(descriptors1)
-    groups = -(-columns // _GROUP)
-    # The columns that fill the last group stay at -inf and so never win.
-    # A group more than is needed: rows a power of two apart would compete for the same places in the cache.
-    buffer = torch.full((height, (groups + 1) * _GROUP), -math.inf, device=descriptors0.device)
-    group_value = torch.empty(height, groups, device=descriptors0.device)
-    column_value = torch.empty(columns, device=descriptors0.device)
-    for start in range(0, rows, height):
-        block = descriptors0[start : start + height]
-        panel, group_maxima = buffer[: len(block), : groups * _GROUP], group_value[: len(block)]
-        for left in range(0, columns, tile_width):
-            right = min(left + tile_width, columns)
-            tile = panel[:, left:right]
-            torch.mm(block, descriptors1[:, left:right], out=tile)
-            torch.amax(tile, dim=0, out=column_value[left:right])
-            first, last = left // _GROUP, -(-right // _GROUP)
-            whole_groups = panel[:, first * _GROUP : last * _GROUP].view(-1, last - first, _GROUP)
-            torch.amax(whole_groups, dim=2, out=group_maxima[:, first:last])
-            if on_tile is not None:
-                on_tile(tile, start, left)
-        row_value, group = group_maxima.max(dim=1)
-        winners = panel.view(-1, groups, _GROUP)[torch.arange(len(block), device=panel.device), group]
-        row_index = group * _GROUP + winners.argmax(dim=1)
-        yield _Panel(start, block, panel[:, :columns], row_value, row_index, column_value)
+    height = _tile_height(rows, columns, chunk, device)
+    width = min(_CPU_TILE[1], columns) if device.type == "cpu" else columns
+    for left in range(0, columns, width):
+        strip = descriptors1[:, left : left + width]
+        count = strip.shape[1]
+        groups = -(-count // _GROUP)
+        # A group more than is needed: rows a power of two apart would compete for the same cache lines.
+        buffer = torch.empty(height, (groups + 1) * _GROUP, device=device)
+        for top in range(0, rows, height):
+            block = descriptors0[top : top + height]
+            padded = buffer[: len(block), : groups * _GROUP]
+            padded[:, count:] = -math.inf
+            similarity = torch.mm(block, strip, out=padded[:, :count])
+            yield _Tile(
+                slice(top, top + len(block)),
+                slice(left, left + count),
+                similarity,
+                padded.view(-1, groups, _GROUP),
+            )
