@@ -25,7 +25,7 @@ from coam.matching.threads import run_side_by_side
 
 _TILE_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a tile: under 64 MB
 _CPU_TILE = (512, 2048)  # rows and columns of a tile that is reduced while in the caches
-_GROUP = 64  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
+_GROUP = 128  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
 _SAFE_EXPONENT = 70.0  # exp(70), a hundred thousand times it, and exp(-70) are all normal float32
 _WORTH_A_THREAD = 2**22  # entries of the similarity matrix from which shares of it run side by side
 
@@ -200,17 +200,25 @@ def _search(
         of_columns.take(tile)
         if sums is not None:
             sums.take(tile, of_rows.value, of_columns.value)
-    partner = torch.full((columns,), -1, dtype=torch.int64, device=device)
     height = _tile_height(rows, columns, chunk, device)
-    for top in range(0, rows if columns else 0, height):
-        chosen, value = of_rows.index[top : top + height], of_rows.value[top : top + height]
-        is_best = (of_columns.top[chosen] == top) & (of_columns.value[chosen] == value)
+    partner = _partners(descriptors0, descriptors1, of_rows, of_columns, height)
+    return _Share(of_columns.value, torch.where(partner >= 0, partner + offset, -1), sums)
+
+
+def _partners(
+    descriptors0: Tensor, descriptors1: Tensor, of_rows: _RowMaxima, of_columns: _ColumnMaxima, height: int
+) -> Tensor:
+    """The row (M,) that is a column's first maximum, if it chose this column, else -1. Tiles had `height`."""
+    partner = torch.full_like(of_columns.top, -1)
+    for top in range(0, len(descriptors0) if len(partner) else 0, height):
+        block = slice(top, top + height)
+        chosen = of_rows.index[block]
+        is_best = (of_columns.top[chosen] == top) & (of_columns.value[chosen] == of_rows.value[block])
         row = torch.nonzero(is_best).squeeze(1)
         column = chosen[row]
-        block = descriptors0[top : top + height].float()
-        is_first = _first_among_equals(block, descriptors1[column].float(), row)
-        partner[column[is_first]] = row[is_first] + (top + offset)
-    return _Share(of_columns.value, partner, sums)
+        is_first = _first_among_equals(descriptors0[block].float(), descriptors1[column].float(), row)
+        partner[column[is_first]] = row[is_first] + top
+    return partner
 
 
 def _first_among_equals(rows: Tensor, columns: Tensor, row: Tensor) -> Tensor:
