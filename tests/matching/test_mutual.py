@@ -40,7 +40,9 @@ def tied(count: int, size: int, seed: int) -> Tensor:
     return torch.randint(-1, 2, (count, size), generator=torch.Generator().manual_seed(seed)).float()
 
 
-SIZES = [(1, 1), (1, 7), (7, 1), (7, 7), (63, 65), (64, 64), (300, 1025), (2050, 130), (257, 2049)]
+SIZES = [
+    (1, 1), (1, 7), (7, 1), (7, 7), (63, 65), (64, 64), (300, 1025), (2050, 130), (257, 2049), (600, 4200),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "columns"), SIZES)
@@ -151,9 +153,11 @@ def test_swapping_the_sides_swaps_the_matches():
 
 # Above 1/70 exponentials need no shift; with 0.001 they would overflow float32.
 @pytest.mark.parametrize("temperature", [1.0, 0.05, 1 / 69, 1 / 71, 0.01, 0.001])
-@pytest.mark.parametrize("chunk", [None, 17])
-def test_dual_softmax_equals_brute_force(temperature, chunk):
-    descriptors0, descriptors1 = unit(400, 16, 9), unit(1100, 16, 10)
+@pytest.mark.parametrize(
+    ("rows", "columns", "chunk"), [(400, 1100, None), (400, 1100, 17), (700, 4200, None)]
+)
+def test_dual_softmax_equals_brute_force(temperature, rows, columns, chunk):
+    descriptors0, descriptors1 = unit(rows, 16, 9), unit(columns, 16, 10)
     matches = dual_softmax_nearest(descriptors0, descriptors1, temperature, chunk)
     plain = mutual_nearest(descriptors0, descriptors1, chunk)
     assert torch.equal(matches.index0, plain.index0)

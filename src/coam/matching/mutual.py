@@ -363,7 +363,7 @@ def _tile_height(rows: int, columns: int, chunk: int | None, device: torch.devic
     most = _TILE_ELEMENTS // max(columns, 1)
     if device.type == "cpu":
         # Few columns make small tiles: take more rows, so that the fixed cost of a tile does not count.
-        most = _CPU_TILE[0] * _CPU_TILE[1] // max(min(columns, _CPU_TILE[1]), 1)
+        most = _CPU_TILE[0] * _CPU_TILE[1] // min(max(columns, _GROUP), _CPU_TILE[1])
     return max(1, min(most, rows))
 
 
@@ -384,10 +384,10 @@ def _tiles(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Ite
         groups = -(-count // _GROUP)
         # A group more than is needed: rows a power of two apart would compete for the same cache lines.
         buffer = torch.empty(height, (groups + 1) * _GROUP, device=device)
+        buffer[:, count:] = -math.inf
         for top in range(0, rows, height):
             block = descriptors0[top : top + height]
             padded = buffer[: len(block), : groups * _GROUP]
-            padded[:, count:] = -math.inf
             similarity = torch.mm(block, strip, out=padded[:, :count])
             yield _Tile(
                 slice(top, top + len(block)),
