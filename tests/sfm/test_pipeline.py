@@ -22,7 +22,7 @@ from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.cycles import CycleReport
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
-from coam.sfm.links import contradicted, cut_off, doubts, weakly_held
+from coam.sfm.links import agreement, contradicted, cut_off, doubts, misplaced, torn_off, weakly_held
 from coam.sfm.mapping import ATTEMPTS, MapperOptions, register_again, take_out
 from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
@@ -309,7 +309,7 @@ def test_links_warn_about_weak_and_wrong_photos(built, tmp_path):
     image = next(image for image in model.images.values() if image.name == "view03.png")
     turned = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, 0.35, 0.0])), np.zeros(3))  # 20 degrees off
     image.frame.rig_from_world = turned * image.frame.rig_from_world
-    wrong = contradicted(model, matched, verified, VerifyOptions())
+    wrong = contradicted(agreement(model, matched, verified, VerifyOptions()))
     assert wrong == {"view03.png": (4, 4)}
 
 
@@ -320,11 +320,11 @@ def test_a_photo_in_a_wrong_place_is_taken_out(built):
     matched, stored = PairJournal(built[0] / "matches.h5"), PairJournal(built[0] / "verified.h5")
     verified = {pair: _from_record(stored.read(pair)) for pair in stored.pairs()}
     model, _ = load_model(built[0])
-    assert take_out(model, list(contradicted(model, matched, verified, VerifyOptions()))) == []
+    assert take_out(model, misplaced(agreement(model, matched, verified, VerifyOptions()))) == []
     image = next(model.image(i) for i in model.reg_image_ids() if model.image(i).name == "view03.png")
     turn = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, np.radians(40), 0.0])), np.zeros(3))
     image.frame.set_cam_from_world(image.camera_id, turn * image.cam_from_world())
-    doubted = list(contradicted(model, matched, verified, VerifyOptions()))
+    doubted = misplaced(agreement(model, matched, verified, VerifyOptions()))
     assert doubted == ["view03.png"]
     most = [*doubted, "view00.png", "view01.png"]
     assert take_out(model, most) == []  # three of five: nobody knows which part is right
@@ -332,6 +332,17 @@ def test_a_photo_in_a_wrong_place_is_taken_out(built):
     assert sorted(model.image(i).name for i in model.reg_image_ids()) == [
         "view00.png", "view01.png", "view04.png", "view06.png",
     ]  # fmt: skip
+
+
+def test_a_model_folded_at_one_step_is_torn_there():
+    """Both halves of a street agree with themselves, a look-alike joins them; the step between says no."""
+    street = {("a", "b"): 9.0, ("b", "c"): 8.0, ("a", "c"): 3.0, ("d", "e"): 7.0, ("c", "e"): 0.5}
+    assert torn_off({**street, ("c", "d"): 6.0}) == []
+    assert torn_off({**street, ("c", "d"): -6.0}) == [["d", "e"]]
+    assert contradicted({**street, ("c", "d"): -6.0}) == {}  # no photo by itself is in doubt
+    assert misplaced({**street, ("c", "d"): -6.0}) == ["d", "e"]
+    assert torn_off({**street, ("c", "d"): -0.4}) == []  # the look-alike is no weaker than what it denies
+    assert torn_off({}) == []
 
 
 def test_what_was_joined_by_photos_that_were_taken_out_goes_too():

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from coam.sfm.alignment import model_poses
 from coam.sfm.cycles import CycleReport
 from coam.sfm.journal import Pair, PairJournal
@@ -51,22 +53,19 @@ def weakly_held(names: list[str], shared: Mapping[Pair, int], few: int = FEW_POI
     return ordered[1:]
 
 
-def contradicted(
+def agreement(
     model: Any, matched: PairJournal, verified: Mapping[Pair, VerifiedPair], options: VerifyOptions
-) -> dict[str, tuple[int, int]]:
-    """Photos most of whose verified pairs disagree with the model: name -> (disagreeing pairs, all its
-    pairs).
+) -> dict[Pair, float]:
+    """What every verified pair of registered photos says about the model: the scores of its inliers, negative
+    where it disagrees.
 
     A pair disagrees when less than half of its own inliers fit the model's poses and intrinsics. Pairs count
-    by the scores of their inliers: a street looks alike for a hundred metres, but never as much as from the
-    next step.
+    by scores: a street looks alike for a hundred metres, but never as much as from the next step.
     """
     poses = model_poses(model)
     cameras = {model.image(i).name: model.image(i).camera for i in model.reg_image_ids()}
     lenient = replace(options, max_error=2 * options.max_error, min_inliers=1)
-    wrong: dict[str, int] = {}
-    total: dict[str, int] = {}
-    balance: dict[str, float] = {}  # evidence against the place of a photo, less that for it
+    said: dict[Pair, float] = {}
     for (first, second), geometry in verified.items():
         if not geometry.accepted or first not in poses or second not in poses:
             continue
@@ -74,13 +73,53 @@ def contradicted(
         fitting = verify_with_poses(
             own, cameras[first], cameras[second], poses[first], poses[second], lenient
         )
-        disagrees = 2 * len(fitting.inliers) < len(own)
-        for name in (first, second):
-            total[name] = total.get(name, 0) + 1
-            wrong[name] = wrong.get(name, 0) + int(disagrees)
-            evidence = float(own.scores.sum())
-            balance[name] = balance.get(name, 0.0) + (evidence if disagrees else -evidence)
-    return {name: (wrong[name], total[name]) for name in sorted(total) if balance[name] > 0}
+        evidence = float(own.scores.sum())
+        said[first, second] = -evidence if 2 * len(fitting.inliers) < len(own) else evidence
+    return said
+
+
+def contradicted(said: Mapping[Pair, float]) -> dict[str, tuple[int, int]]:
+    """Photos about whose place the pairs (see `agreement`) say more against than for: name -> (disagreeing
+    pairs, all its pairs).
+    """
+    own: dict[str, list[float]] = {}
+    for pair, evidence in said.items():
+        for name in pair:
+            own.setdefault(name, []).append(evidence)
+    return {
+        name: (sum(e < 0 for e in evidence), len(evidence))
+        for name, evidence in sorted(own.items())
+        if sum(evidence) < 0
+    }
+
+
+def torn_off(said: Mapping[Pair, float]) -> list[list[str]]:
+    """Parts of a model whose pairs with the other parts (see `agreement`) speak against it.
+
+    Photos are joined, the surest first, as long as the pairs between two parts speak for the model on the
+    whole. Each photo of a folded model agrees with its own part; only what joins the parts tells.
+    """
+    names = sorted({name for pair in said for name in pair})
+    number = {name: index for index, name in enumerate(names)}
+    net = np.zeros((len(names), len(names)))
+    for (first, second), evidence in said.items():
+        net[number[first], number[second]] = net[number[second], number[first]] = evidence
+    parts = [[name] for name in names]
+    while net.max(initial=0.0) > 0:
+        kept, joined = np.unravel_index(np.argmax(net), net.shape)
+        parts[kept] += parts[joined]
+        parts[joined] = []
+        net[kept] += net[joined]
+        net[:, kept] = net[kept]
+        net[kept, kept] = net[joined] = net[:, joined] = 0.0
+    largest = max(parts, key=len, default=[])
+    torn = [part for part, row in zip(parts, net, strict=True) if row.min() < 0 and part is not largest]
+    return sorted((sorted(part) for part in torn), key=lambda part: (-len(part), part))
+
+
+def misplaced(said: Mapping[Pair, float]) -> list[str]:
+    """Photos that are not where they seem, alone or with the part that they belong to."""
+    return sorted({*contradicted(said), *(name for part in torn_off(said) for name in part)})
 
 
 def cut_off(names: list[str], strong: Collection[Pair]) -> list[str]:
@@ -121,7 +160,16 @@ def doubts(
             f"{_listed(part)}: held by fewer than {FEW_POINTS} points common with any other photo; "
             f"check by eye"
         )
-    for name, (wrong, total) in contradicted(model, matched, verified, options).items():
+    said = agreement(model, matched, verified, options)
+    alone = contradicted(said)
+    for part in torn_off(said):
+        together = [name for name in part if name not in alone]
+        if together:
+            lines.append(
+                f"{_listed(together)}: the pairs that join them to the others disagree with the model; "
+                f"likely wrong"
+            )
+    for name, (wrong, total) in alone.items():
         lines.append(
             f"{name}: {wrong} of its {total} verified pairs disagree with its place in the model; "
             f"likely wrong"
@@ -131,11 +179,11 @@ def doubts(
             "the scene is flat or the camera only turned on the spot; do not trust depths and focal lengths"
         )
     registered = set(names)
-    alone = [pair for pair in cycles.unchecked if registered.issuperset(pair)]
-    if alone:
+    unchecked = [pair for pair in cycles.unchecked if registered.issuperset(pair)]
+    if unchecked:
         lines.append(
-            f"{len(alone)} pairs are in no triangle, so nothing checks them: "
-            f"{_listed(['-'.join(p) for p in alone])}"
+            f"{len(unchecked)} pairs are in no triangle, so nothing checks them: "
+            f"{_listed(['-'.join(p) for p in unchecked])}"
         )
     if cycles.removed:
         examples = [f"{a}-{b}" for a, b in cycles.removed]

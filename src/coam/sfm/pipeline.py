@@ -43,7 +43,7 @@ from coam.sfm.keypoints import (
     save_keypoints,
     strongest_links,
 )
-from coam.sfm.links import contradicted, cut_off, doubts
+from coam.sfm.links import agreement, cut_off, doubts, misplaced
 from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, take_out, triangulate_all
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
@@ -269,7 +269,7 @@ def build_models(
         strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
 
         def doubted(model: Any) -> list[str]:
-            wrong = list(contradicted(model, matched, verified, options.verify))
+            wrong = misplaced(agreement(model, matched, verified, options.verify))
             return wrong + cut_off(sorted(set(model_poses(model)) - set(wrong)), strong) if wrong else []
 
         mapper = replace(options.mapper, min_model_size=smallest)
