@@ -30,6 +30,22 @@ class Attempt(NamedTuple):
 ATTEMPTS = (Attempt(16.0, False, 30), Attempt(6.0, True, 20), Attempt(3.0, True, 20))
 MOST_DOUBTED = 0.5  # of a model: so many photos in wrong places are taken out of it
 ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
+OPEN_LOOP = 0.003  # of what pairs say is against a model: it may have drifted past its own beginning
+REACH = 0.05  # of the long side: so far may a point be from its second self when a loop is closed
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the verified pairs say about a model; the default believes everything."""
+
+    doubted: Sequence[str] = ()  # photos that are not believed to be in the right place
+    agreeing: float = 0.0  # evidence for the model, see `links.agreement`
+    disagreeing: float = 0.0  # evidence against it
+
+    @property
+    def is_open(self) -> bool:
+        """Whether pairs that count are left unsatisfied."""
+        return self.disagreeing > OPEN_LOOP * (self.agreeing + self.disagreeing)
 
 
 @dataclass(frozen=True)
@@ -59,15 +75,14 @@ def run_mapper(
     databases: Sequence[Path],
     output: Path,
     options: MapperOptions,
-    doubted: Callable[[Any], Sequence[str]] = lambda model: (),
+    judge: Callable[[Any], Judgement] = lambda model: Judgement(),
     given_cameras: Collection[int] = (),
 ) -> list[Any]:
     """Models (pycolmap reconstructions) from a database, largest first. Writes snapshots below `output`.
 
-    databases: the one to use, and others to try where there is doubt about any photo of its model.
-    doubted: names of the photos of a model that are not believed to be in the right place; attempts are
-    judged by it, because a model that registers everything can be wrong. given_cameras: ids of cameras that
-    are not refined.
+    databases: the one to use, and others to try where there is doubt about any photo of its model. judge:
+    what is known about a model besides; attempts are judged by it, because a model that registers everything
+    can be wrong. given_cameras: ids of cameras that are not refined.
     """
     import pycolmap
 
@@ -77,7 +92,7 @@ def run_mapper(
     if options.mapper not in ("incremental", "global"):
         raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
     best: list[Any] = []
-    best_value = (-1, 0)
+    best_value, best_judged = (-1, 0.0, 0), Judgement()
     enough = ENOUGH_REGISTERED * _linked_images(databases[0])
     for number, (attempt, database) in enumerate(product(ATTEMPTS, databases)):
         if options.mapper == "global" and attempt is not ATTEMPTS[0]:
@@ -85,24 +100,44 @@ def run_mapper(
         work = output / str(number)
         work.mkdir()
         models = _largest_first(_map_once(database, work, options, attempt, given_cameras))
-        wrong = doubted(models[0]) if models else ()
-        if wrong:
-            again = register_again(models[0], database, work, options, attempt, given_cameras, wrong)
-            still_wrong = doubted(again)
-            if _believed(again, still_wrong) > _believed(models[0], wrong):
-                models[0], wrong = again, still_wrong
-        value = _believed(models[0], wrong) if models else (0, 0)
+        judged = judge(models[0]) if models else Judgement()
+        if judged.doubted:
+            again = register_again(models[0], database, work, options, attempt, given_cameras, judged.doubted)
+            judged_again = judge(again)
+            if _value(again, judged_again) > _value(models[0], judged):
+                models[0], judged = again, judged_again
+        value = _value(models[0], judged) if models else (0, 0.0, 0)
         if value > best_value:
-            best, best_value = models, value
-        no_doubt = bool(models) and not wrong
+            best, best_value, best_judged = models, value, judged
+        no_doubt = bool(models) and not judged.doubted
         if best_value[0] >= enough and (no_doubt or database is databases[-1]):
             break
+    if best and best_judged.is_open:
+        closed = close_loops(best[0], databases[0], options, given_cameras)
+        judged = judge(closed)
+        if not judged.is_open and _value(closed, judged) > best_value:
+            best[0] = closed
     return best
 
 
-def _believed(model: Any, doubted: Sequence[str]) -> tuple[int, int]:
-    """How good a model is: photos that are believed, then points."""
-    return int(model.num_reg_images()) - len(doubted), int(model.num_points3D())
+def close_loops(model: Any, database: Path, options: MapperOptions, given_cameras: Collection[int]) -> Any:
+    """A copy of a model whose points may join others that lie some way off, adjusted with them.
+
+    Photo by photo a ring of photos drifts; where it comes back to its start there are two points for one, and
+    COLMAP drops the matches that would make them one again.
+    """
+    import pycolmap
+
+    reach = REACH * max(max(camera.width, camera.height) for camera in model.cameras.values())
+    closed = triangulate_all(pycolmap.Reconstruction(model), database, options, reach)
+    adjust(closed, replace(options, max_reprojection_error=reach), given_cameras)
+    return closed
+
+
+def _value(model: Any, judged: Judgement) -> tuple[int, float, int]:
+    """How good a model is: photos that are believed, then what pairs say for it, then points."""
+    believed = int(model.num_reg_images()) - len(judged.doubted)
+    return believed, judged.agreeing - judged.disagreeing, int(model.num_points3D())
 
 
 def take_out(model: Any, doubted: Sequence[str]) -> Sequence[str]:
@@ -220,8 +255,11 @@ def _global_options(options: MapperOptions) -> Any:
     return settings
 
 
-def triangulate_all(model: Any, database: Path, options: MapperOptions) -> Any:
-    """The same cameras with points from all matches of `database`, not only those that found the cameras."""
+def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: float | None = None) -> Any:
+    """The same cameras with points from all matches of `database`, not only those that found the cameras.
+
+    reach: matches may miss their point by so many pixels; by default by what COLMAP thinks right.
+    """
     import pycolmap
 
     quiet_colmap()
@@ -233,6 +271,13 @@ def triangulate_all(model: Any, database: Path, options: MapperOptions) -> Any:
     # Points seen twice are used where the cameras rest on them; a few are left of longer tracks everywhere.
     pairwise = sum(point.track.length() == 2 for point in model.points3D.values())
     settings.triangulation.ignore_two_view_tracks = pairwise < 0.2 * model.num_points3D()
+    if reach is not None:
+        settings.triangulation.ignore_two_view_tracks = False
+        settings.triangulation.merge_max_reproj_error = settings.triangulation.complete_max_reproj_error = (
+            reach
+        )
+        settings.triangulation.create_max_angle_error = settings.triangulation.continue_max_angle_error = 4.0
+        settings.mapper.filter_max_reproj_error = reach
     with tempfile.TemporaryDirectory(prefix="coam-") as work:
         return pycolmap.triangulate_points(model, database, work, work, True, settings)
 

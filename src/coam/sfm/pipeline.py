@@ -44,7 +44,15 @@ from coam.sfm.keypoints import (
     strongest_links,
 )
 from coam.sfm.links import agreement, cut_off, doubts, misplaced
-from coam.sfm.mapping import MapperOptions, adjust, figures, run_mapper, take_out, triangulate_all
+from coam.sfm.mapping import (
+    Judgement,
+    MapperOptions,
+    adjust,
+    figures,
+    run_mapper,
+    take_out,
+    triangulate_all,
+)
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
 from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
@@ -268,9 +276,13 @@ def build_models(
     if not mapped.is_dir():
         strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
 
-        def doubted(model: Any) -> list[str]:
-            wrong = misplaced(agreement(model, matched, verified, options.verify))
-            return wrong + cut_off(sorted(set(model_poses(model)) - set(wrong)), strong) if wrong else []
+        def judge(model: Any) -> Judgement:
+            said = agreement(model, matched, verified, options.verify)
+            wrong = misplaced(said)
+            if wrong:
+                wrong += cut_off(sorted(set(model_poses(model)) - set(wrong)), strong)
+            agreeing = sum(evidence for evidence in said.values() if evidence > 0)
+            return Judgement(wrong, agreeing, agreeing - sum(said.values()))
 
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
@@ -280,9 +292,9 @@ def build_models(
             for database, chosen in zip(databases, (links, sure), strict=True):
                 few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
                 write_database(database, keypoints, few, verified, cameras, camera_of)
-            found = run_mapper(databases, temporary / "work", mapper, doubted, given)
+            found = run_mapper(databases, temporary / "work", mapper, judge, given)
             for index, model in enumerate(found):
-                for name in take_out(model, doubted(model)):
+                for name in take_out(model, judge(model).doubted):
                     say(f"{name}: taken out, what it shares with others contradicts its place or theirs")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
