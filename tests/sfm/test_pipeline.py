@@ -23,7 +23,7 @@ from coam.sfm.cycles import CycleReport
 from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
 from coam.sfm.links import agreement, contradicted, cut_off, doubts, misplaced, torn_off, weakly_held
-from coam.sfm.mapping import ATTEMPTS, Judgement, MapperOptions, register_again, run_mapper, take_out
+from coam.sfm.mapping import ATTEMPTS, Judgement, MapperOptions, finish, register_again, take_out
 from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
 from coam.sfm.verify import VerifyOptions, _from_record, verify_pairs
@@ -375,7 +375,7 @@ def test_a_photo_that_went_astray_is_registered_again(built, truth, tmp_path):
     [(0.3, 0, 1, 0), (0.4, 0, 2, 1), (40, 10, 2, 0), (0.4, 0.5, 2, 0)],
 )
 def test_where_pairs_stay_unsatisfied_the_ends_are_pulled_together(
-    built, truth, tmp_path, against_first, against_second, models, kept
+    built, truth, against_first, against_second, models, kept
 ):
     """Of 100 that pairs say, 0.3 against a model is let be; with more, ends are pulled together, and that is
     kept where it satisfies the pairs.
@@ -387,7 +387,8 @@ def test_where_pairs_stay_unsatisfied_the_ends_are_pulled_together(
         against = against_first if len(judged) == 1 else against_second
         return Judgement((), 100.0 - against, against)
 
-    (best,) = run_mapper([built[0] / "database.db"], tmp_path / "work", MapperOptions(), judge)
+    model, _ = load_model(built[0])
+    best = finish(model, built[0] / "database.db", MapperOptions(), judge)
     assert len(judged) == models
     assert best is judged[kept]
     errors = pose_errors(model_poses(best), truth)

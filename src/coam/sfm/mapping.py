@@ -92,7 +92,7 @@ def run_mapper(
     if options.mapper not in ("incremental", "global"):
         raise ConfigError(f"there is no mapper {options.mapper}; choose incremental or global")
     best: list[Any] = []
-    best_value, best_judged = (-1, 0.0, 0), Judgement()
+    best_value = (-1, 0.0, 0)
     enough = ENOUGH_REGISTERED * _linked_images(databases[0])
     for number, (attempt, database) in enumerate(product(ATTEMPTS, databases)):
         if options.mapper == "global" and attempt is not ATTEMPTS[0]:
@@ -108,30 +108,39 @@ def run_mapper(
                 models[0], judged = again, judged_again
         value = _value(models[0], judged) if models else (0, 0.0, 0)
         if value > best_value:
-            best, best_value, best_judged = models, value, judged
+            best, best_value = models, value
         no_doubt = bool(models) and not judged.doubted
         if best_value[0] >= enough and (no_doubt or database is databases[-1]):
             break
-    if best and best_judged.is_open:
-        closed = close_loops(best[0], databases[0], options, given_cameras)
-        judged = judge(closed)
-        if not judged.is_open and _value(closed, judged) > best_value:
-            best[0] = closed
     return best
 
 
-def close_loops(model: Any, database: Path, options: MapperOptions, given_cameras: Collection[int]) -> Any:
-    """A copy of a model whose points may join others that lie some way off, adjusted with them.
+def finish(
+    model: Any,
+    database: Path,
+    options: MapperOptions,
+    judge: Callable[[Any], Judgement] = lambda model: Judgement(),
+    given_cameras: Collection[int] = (),
+) -> Any:
+    """A mapped model with points from all matches of `database`, adjusted.
 
     Photo by photo a ring of photos drifts; where it comes back to its start there are two points for one, and
-    COLMAP drops the matches that would make them one again.
+    COLMAP drops the matches that would make them one again. Where `judge` finds pairs unsatisfied, points may
+    join others that lie some way off; that is kept if it satisfies the pairs.
     """
-    import pycolmap
-
+    finished = triangulate_all(model, database, options)
+    adjust(finished, options, given_cameras)
+    judged = judge(finished)
+    if not judged.is_open:
+        return finished
     reach = REACH * max(max(camera.width, camera.height) for camera in model.cameras.values())
-    closed = triangulate_all(pycolmap.Reconstruction(model), database, options, reach)
+    closed = triangulate_all(finished, database, options, reach)
     adjust(closed, replace(options, max_reprojection_error=reach), given_cameras)
-    return closed
+    closed = triangulate_all(closed, database, options)
+    adjust(closed, options, given_cameras)
+    judged_again = judge(closed)
+    better = not judged_again.is_open and _value(closed, judged_again) > _value(finished, judged)
+    return closed if better else finished
 
 
 def _value(model: Any, judged: Judgement) -> tuple[int, float, int]:
@@ -256,7 +265,7 @@ def _global_options(options: MapperOptions) -> Any:
 
 
 def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: float | None = None) -> Any:
-    """The same cameras with points from all matches of `database`, not only those that found the cameras.
+    """A copy: the same cameras with points from all matches of `database`, not only those that found them.
 
     reach: matches may miss their point by so many pixels; by default by what COLMAP thinks right.
     """
@@ -279,7 +288,9 @@ def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: f
         settings.triangulation.create_max_angle_error = settings.triangulation.continue_max_angle_error = 4.0
         settings.mapper.filter_max_reproj_error = reach
     with tempfile.TemporaryDirectory(prefix="coam-") as work:
-        return pycolmap.triangulate_points(model, database, work, work, True, settings)
+        return pycolmap.triangulate_points(
+            pycolmap.Reconstruction(model), database, work, work, True, settings
+        )
 
 
 def adjust(model: Any, options: MapperOptions, given_cameras: Collection[int] = (), rounds: int = 2) -> None:

@@ -47,11 +47,10 @@ from coam.sfm.links import agreement, cut_off, doubts, misplaced
 from coam.sfm.mapping import (
     Judgement,
     MapperOptions,
-    adjust,
     figures,
+    finish,
     run_mapper,
     take_out,
-    triangulate_all,
 )
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
@@ -273,17 +272,17 @@ def build_models(
     for old in output.glob("mapped-*"):
         if old != mapped:
             shutil.rmtree(old, ignore_errors=True)
+    strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
+
+    def judge(model: Any) -> Judgement:
+        said = agreement(model, matched, verified, options.verify)
+        wrong = misplaced(said)
+        if wrong:
+            wrong += cut_off(sorted(set(model_poses(model)) - set(wrong)), strong)
+        agreeing = sum(evidence for evidence in said.values() if evidence > 0)
+        return Judgement(wrong, agreeing, agreeing - sum(said.values()))
+
     if not mapped.is_dir():
-        strong = strong_pairs(pair_evidence(matched, verified), STRONG_SHARE)
-
-        def judge(model: Any) -> Judgement:
-            said = agreement(model, matched, verified, options.verify)
-            wrong = misplaced(said)
-            if wrong:
-                wrong += cut_off(sorted(set(model_poses(model)) - set(wrong)), strong)
-            agreeing = sum(evidence for evidence in said.values() if evidence > 0)
-            return Judgement(wrong, agreeing, agreeing - sum(said.values()))
-
         mapper = replace(options.mapper, min_model_size=smallest)
         with replacing(mapped) as temporary:
             (temporary / "work").mkdir(parents=True)
@@ -301,9 +300,7 @@ def build_models(
             shutil.rmtree(temporary / "work", ignore_errors=True)
     models = [pycolmap.Reconstruction(path) for path in sorted(mapped.iterdir(), key=lambda p: int(p.name))]
     save_keypoints(keypoints, output / "keypoints.h5")
-    models = [triangulate_all(model, output / "database.db", options.mapper) for model in models]
-    for model in models:
-        adjust(model, options.mapper, given)
+    models = [finish(model, output / "database.db", options.mapper, judge, given) for model in models]
     write_models(models, folder, output)
     shutil.rmtree(mapped, ignore_errors=True)
     return models, keypoints
