@@ -281,7 +281,6 @@ def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: f
     pairwise = sum(point.track.length() == 2 for point in model.points3D.values())
     settings.triangulation.ignore_two_view_tracks = pairwise < 0.2 * model.num_points3D()
     if reach is not None:
-        settings.triangulation.ignore_two_view_tracks = False
         settings.triangulation.merge_max_reproj_error = settings.triangulation.complete_max_reproj_error = (
             reach
         )
