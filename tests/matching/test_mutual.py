@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coam.matching import MutualMatches, dual_softmax_nearest, fold_score, mutual_nearest, nearest, top_k
+from coam.matching import (
+    MutualMatches,
+    dual_softmax_nearest,
+    fold_score,
+    mutual,
+    mutual_nearest,
+    nearest,
+    top_k,
+)
 
 
 def first_maximum(values: Tensor, dim: int) -> Tensor:
@@ -26,8 +34,8 @@ def brute_force(descriptors0: Tensor, descriptors1: Tensor) -> tuple[Tensor, Ten
     similarity = descriptors0 @ descriptors1.t()
     best1, best0 = first_maximum(similarity, 1), first_maximum(similarity, 0)
     index0 = torch.arange(len(descriptors0))
-    mutual = best0[best1] == index0
-    return index0[mutual], best1[mutual]
+    is_mutual = best0[best1] == index0
+    return index0[is_mutual], best1[is_mutual]
 
 
 def unit(count: int, size: int, seed: int) -> Tensor:
@@ -102,6 +110,23 @@ def test_a_tied_row_above_takes_the_column_even_if_it_prefers_another():
         matches = mutual_nearest(descriptors0, descriptors1, chunk)
         assert matches.index0.tolist() == [0]
         assert matches.index1.tolist() == [0]
+
+
+def repeated(count: int, size: int, seed: int) -> Tensor:
+    """Whole numbers that tie with themselves only: every descriptor stands there about three times."""
+    generator = torch.Generator().manual_seed(seed)
+    different = torch.randint(-99, 100, (count // 3, size), generator=generator).float()
+    return different[torch.randint(0, len(different), (count,), generator=generator)]
+
+
+def test_of_equal_rows_the_first_wins_however_their_products_round(monkeypatch):
+    # as if rounding had made each of them a little more similar than the others
+    monkeypatch.setattr(mutual, "_first_among_equals", lambda rows, columns, row: torch.ones_like(row).bool())
+    descriptors0, descriptors1 = repeated(1500, 16, 1), repeated(3000, 16, 2)
+    matches = mutual_nearest(descriptors0, descriptors1)
+    index0, index1 = brute_force(descriptors0, descriptors1)
+    assert torch.equal(matches.index0, index0)
+    assert torch.equal(matches.index1, index1)
 
 
 def test_all_equal_gives_the_first_pair():

@@ -1,7 +1,7 @@
 """Exact nearest neighbours between two sets of descriptors, without ever holding the whole similarity matrix.
 
-The similarity is the inner product, in float32. It is computed in tiles; every entry is computed once, and
-row maxima and column maxima are both taken from that one number. So "the row's maximum equals the column's
+The similarity is the inner product, in float32. It is computed in tiles, and row maxima and column maxima
+are both taken from the same number. So "the row's maximum equals the column's
 maximum" compares a number with itself and needs no tolerance, whatever the tiles.
 
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
@@ -209,16 +209,18 @@ def _partners(
     descriptors0: Tensor, descriptors1: Tensor, of_rows: _RowMaxima, of_columns: _ColumnMaxima, height: int
 ) -> Tensor:
     """The row (M,) that is a column's first maximum, if it chose this column, else -1. Tiles had `height`."""
-    partner = torch.full_like(of_columns.top, -1)
-    for top in range(0, len(descriptors0) if len(partner) else 0, height):
+    nobody = len(descriptors0)
+    partner = torch.full_like(of_columns.top, nobody)
+    for top in range(0, nobody if len(partner) else 0, height):
         block = slice(top, top + height)
         chosen = of_rows.index[block]
         is_best = (of_columns.top[chosen] == top) & (of_columns.value[chosen] == of_rows.value[block])
         row = torch.nonzero(is_best).squeeze(1)
         column = chosen[row]
         is_first = _first_among_equals(descriptors0[block].float(), descriptors1[column].float(), row)
-        partner[column[is_first]] = row[is_first] + top
-    return partner
+        # Equal rows may both seem first where the product rounds them differently: the smaller index wins.
+        partner.scatter_reduce_(0, column[is_first], row[is_first] + top, "amin")
+    return torch.where(partner < nobody, partner, -1)
 
 
 def _first_among_equals(rows: Tensor, columns: Tensor, row: Tensor) -> Tensor:
