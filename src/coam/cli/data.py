@@ -30,13 +30,18 @@ def register(app: typer.Typer) -> None:
 
 def align(
     groups: Annotated[Path, typer.Argument(help="Folder of groups: GROUP/*.jpg, one camera at other times.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the aligned groups.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the aligned groups, apart from GROUPS.")
+    ],
     model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     resolution: Annotated[int, typer.Option(min=64, help="Long side at which photos are matched.")] = 640,
     as_json: Annotated[bool, JSON_OPTION] = False,
 ) -> None:
-    """Move photos of one spot onto each other. Run the same line again to go on after an interruption."""
+    """Move photos of one spot onto each other. Run the same line again to go on after an interruption.
+
+    Groups whose photos, model or resolution have changed since are done again; the rest is kept.
+    """
     from statistics import median
 
     from coam.data.align import align_groups
@@ -44,9 +49,14 @@ def align(
     from coam.models.registry import DEFAULT_MODEL
 
     matcher = load_matcher(model or DEFAULT_MODEL, device, resolution=resolution, looks="once")
+    weights = {"model": matcher.file.name, "weights": matcher.file.sha256}
     with _progress_bar() as report:
         reports = align_groups(
-            groups, output, matcher.match, lambda done, total: report("aligning", done, total)
+            groups,
+            output,
+            matcher.match,
+            weights | {"resolution": resolution},
+            lambda done, total: report("aligning", done, total),
         )
     moved = [(name, photo) for name, lines in reports.items() for photo in lines[1:]]
     kept = [photo for _, photo in moved if photo.kept]

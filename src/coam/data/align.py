@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,21 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.data.bank import aligned_groups
-from coam.errors import CoamError, DataError
+from coam.errors import DataError
 from coam.geometry.homography import apply_homography, fit_homography
 from coam.geometry.robust import estimate_homography
 from coam.images import RGB, load_image
 from coam.storage import atomic_write
-from coam.types import Matches
+from coam.types import Matches, Size
 
 Array = npt.NDArray[np.float64]
 REPORT = "alignment.json"
 FEWEST = 60  # matches that agree on a motion
 LEAST_SHARE = 0.5  # of all matches must agree: else most of the photo shows something else
-LARGEST_SHIFT = 0.05  # of the width: beyond, the camera was turned on purpose
-SIMPLER_IF_WITHIN = 1.02  # a simpler motion may miss the left-out matches by this factor more
+LARGEST_SHIFT = 0.05  # of the shorter side: beyond, the camera was turned on purpose
 JPEG_QUALITY = 95
+TEMPORARY = ".coam-align-"  # begins the name of a folder that is being written
 Match = Callable[[RGB, RGB], Matches]  # `Matcher.match`
+Fit = Callable[[Array, Array], Array | None]  # points (N, 2) and (N, 2) -> (3, 3)
+Settings = Mapping[str, str | int]  # what else decides the result: model, resolution
 
 
 @dataclass(frozen=True)
@@ -61,27 +64,43 @@ class AlignedPhoto:
 def fit_motion(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Motion | None:
     """The simplest motion 0 -> 1 that explains matches (N, 2) with outliers; None where they do not agree.
 
-    Each kind is fitted to every other match and judged by the rest, so more freedom has to be earned.
+    Each kind is fitted to every other match and judged by the rest, and the other way round, so more freedom
+    has to be earned.
     """
     xy0, xy1 = (np.asarray(p, np.float64).reshape(-1, 2) for p in (points0, points1))
     found = estimate_homography(xy0, xy1)
     if found is None or found.inliers.sum() < FEWEST:
         return None
     inner0, inner1 = xy0[found.inliers], xy1[found.inliers]
-    missed = {}
-    for kind, fit in KINDS.items():
-        matrix = fit(inner0[::2], inner1[::2])
-        if matrix is not None:
-            missed[kind] = _median_miss(matrix, inner0[1::2], inner1[1::2])
-    kind = next(k for k, miss in missed.items() if miss <= SIMPLER_IF_WITHIN * min(missed.values()))
+    missed = {kind: _miss_of_left_out(fit, inner0, inner1) for kind, fit in KINDS.items()}
+    # A smaller difference is chance: with this margin 99 of 100 pure shifts are found to be shifts.
+    bearable = (1 + 1 / np.sqrt(len(inner0))) * min(missed.values())
+    kind = next(k for k, miss in missed.items() if miss <= bearable)
     matrix = KINDS[kind](inner0, inner1)
     if matrix is None:
         return None
-    return Motion(kind, matrix, _median_miss(matrix, inner0, inner1), float(found.inliers.mean()))
+    residual = float(np.median(_misses(matrix, inner0, inner1)))
+    return Motion(kind, matrix, residual, float(found.inliers.mean()))
 
 
-def _median_miss(matrix: Array, points0: Array, points1: Array) -> float:
-    return float(np.median(np.linalg.norm(apply_homography(matrix, points0) - points1, axis=1)))
+def _miss_of_left_out(fit: Fit, points0: Array, points1: Array) -> float:
+    """By how many pixels, in the median, a fit to one half of the matches misses the other half.
+
+    A median, because the letters of a burnt-in caption stand still and would weigh too much in a mean.
+    """
+    missed = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        rest = slice(1 - half.start, None, 2)
+        matrix = fit(points0[half], points1[half])
+        if matrix is None:
+            return np.inf
+        missed.append(_misses(matrix, points0[rest], points1[rest]))
+    return float(np.median(np.concatenate(missed)))
+
+
+def _misses(matrix: Array, points0: Array, points1: Array) -> Array:
+    """Distances (N,) in pixels."""
+    return np.asarray(np.linalg.norm(apply_homography(matrix, points0) - points1, axis=1))
 
 
 def _fit_shift(points0: Array, points1: Array) -> Array | None:
@@ -104,7 +123,7 @@ def _fit_affine(points0: Array, points1: Array) -> Array | None:
     return np.vstack([solution.T, [0, 0, 1.0]])
 
 
-KINDS: dict[str, Callable[[Array, Array], Array | None]] = {  # simplest first
+KINDS: dict[str, Fit] = {  # simplest first
     "shift": _fit_shift,
     "similarity": _fit_similarity,
     "affine": _fit_affine,
@@ -112,93 +131,164 @@ KINDS: dict[str, Callable[[Array, Array], Array | None]] = {  # simplest first
 }
 
 
-def align_group(photos: Sequence[Path], match: Match) -> tuple[dict[str, RGB], list[AlignedPhoto]]:
-    """Photos by name as the first one sees the place, cut to what all of them show, and a report of each.
+def align_group(photos: Sequence[Path], match: Match) -> tuple[Iterator[tuple[str, RGB]], list[AlignedPhoto]]:
+    """Names and photos as the first one sees the place, cut to what all of them show, and a report of each.
 
-    Those whose matches do not agree on a small motion are in the report only.
+    Those whose matches do not agree on a small motion are in the report only. The photos are read again when
+    they are asked for, one by one: a group may be larger than the memory.
     """
     first = load_image(photos[0]).rgb
     height, width = first.shape[:2]
     frame = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
-    aligned = {photos[0].name: first}
+    marks = np.vstack([frame, frame.mean(axis=0)])
+    motions, box = {photos[0]: np.eye(3)}, np.array([0, 0, width - 1, height - 1])
     report = [AlignedPhoto(photos[0].name, "reference", 0.0, 0.0, 1.0, True)]
-    seen = [frame]
     for path in photos[1:]:
-        other = cv2.resize(load_image(path).rgb, (width, height), interpolation=cv2.INTER_AREA)
-        matches = match(first, np.asarray(other, np.uint8))
+        matches = match(first, _load_as(path, (width, height)))
         motion = fit_motion(matches.points0, matches.points1)
         if motion is None:
             report.append(AlignedPhoto(path.name, "none", 0.0, 0.0, 0.0, False))
             continue
-        marks = np.vstack([frame, frame.mean(axis=0)])
-        shift = float(np.linalg.norm(apply_homography(motion.matrix, marks) - marks, axis=1).mean())
-        kept = motion.share >= LEAST_SHARE and shift <= LARGEST_SHIFT * width
-        report.append(AlignedPhoto(path.name, motion.kind, shift, motion.residual, motion.share, kept))
+        shift = float(_misses(motion.matrix, marks, marks).mean())
+        kept = motion.share >= LEAST_SHARE and shift <= LARGEST_SHIFT * min(width, height)
         if kept:
-            back = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
-            moved = cv2.warpPerspective(other, motion.matrix, (width, height), flags=back)
-            aligned[path.name] = np.asarray(moved, np.uint8)
-            seen.append(apply_homography(np.linalg.inv(motion.matrix), frame))
-    rows, columns = _common_part(seen)
-    return {name: rgb[rows, columns] for name, rgb in aligned.items()}, report
+            smaller = _shared_box(box, apply_homography(np.linalg.inv(motion.matrix), frame))
+            kept = bool((smaller[:2] <= smaller[2:]).all())
+        if kept:
+            motions[path], box = motion.matrix, smaller
+        report.append(AlignedPhoto(path.name, motion.kind, shift, motion.residual, motion.share, kept))
+    return _moved(motions, (width, height), box), report
 
 
-def _common_part(corners: Sequence[Array]) -> tuple[slice, slice]:
-    """Rows and columns inside all quadrangles (4, 2): top left, top right, bottom right, bottom left."""
-    c = np.stack(corners)
-    left, top = np.ceil(c[:, [0, 3], 0].max()), np.ceil(c[:, [0, 1], 1].max())
-    right, bottom = np.floor(c[:, [1, 2], 0].min()), np.floor(c[:, [2, 3], 1].min())
-    return slice(int(top), int(bottom) + 1), slice(int(left), int(right) + 1)
+def _shared_box(box: Array, corners: Array) -> Array:
+    """Pixels (left, top, right, bottom) inside `box` and a quadrangle (4, 2), clockwise from its top left."""
+    x, y = corners.T
+    least = np.ceil([x[[0, 3]].max(), y[[0, 1]].max()])
+    most = np.floor([x[[1, 2]].min(), y[[2, 3]].min()])
+    return np.concatenate([np.maximum(box[:2], least), np.minimum(box[2:], most)])
+
+
+def _moved(motions: Mapping[Path, Array], size: Size, box: Array) -> Iterator[tuple[str, RGB]]:
+    left, top, right, bottom = box.astype(int)
+    for path, matrix in motions.items():
+        flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
+        moved = cv2.warpPerspective(_load_as(path, size), matrix, size, flags=flags)
+        yield path.name, np.asarray(moved, np.uint8)[top : bottom + 1, left : right + 1]
+
+
+def _load_as(path: Path, size: Size) -> RGB:
+    return np.asarray(cv2.resize(load_image(path).rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def align_groups(
     folder: Path,
     output: Path,
     match: Match,
+    settings: Settings,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[AlignedPhoto]]:
-    """Align all groups FOLDER/GROUP/* into OUTPUT/GROUP/*.jpg; a finished group is not done again.
+    """Align all groups FOLDER/GROUP/* into OUTPUT/GROUP/*.jpg.
 
     Returns the report of each group, which is also in OUTPUT/GROUP/alignment.json. Where fewer than two
-    photos can be kept there is the report only.
+    photos can be kept there is the report only. A group that was finished with the same photos and settings
+    is not done again. Nothing but our own output is ever replaced.
     """
-    if Path(output).resolve() == Path(folder).resolve():
-        raise DataError(f"{output}: is the folder of the groups itself; give another one with --output")
-    groups = aligned_groups(folder)
-    reports: dict[str, list[AlignedPhoto]] = {}
-    for done, photos in enumerate(groups):
-        name = str(photos[0].parent.relative_to(folder))
-        reports[name] = _align_once(photos, Path(output) / name, match)
+    groups = _named_groups(Path(folder), Path(output))
+    for name, photos in groups.items():  # what will be refused is found before the work, which may take hours
+        _finished(Path(output) / name, photos, settings)
+    reports = {}
+    for done, (name, photos) in enumerate(groups.items()):
+        target = Path(output) / name
+        reports[name] = _finished(target, photos, settings) or _align_into(target, photos, match, settings)
         progress(done + 1, len(groups))
     return reports
 
 
-def _align_once(photos: Sequence[Path], target: Path, match: Match) -> list[AlignedPhoto]:
-    """The report is written last: a group without one is begun anew."""
-    finished = target / REPORT
-    if len({path.stem for path in photos}) < len(photos):
-        raise DataError(f"{photos[0].parent}: two photos differ by their ending only; rename one")
-    if finished.is_file():
-        try:
-            return [AlignedPhoto(**line) for line in json.loads(finished.read_text())]
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{finished}: damaged; remove {target} and run again") from error
+def _named_groups(folder: Path, output: Path) -> dict[str, list[Path]]:
+    """Groups by their path below `folder`; refused where `output` could not hold them all safely."""
+    inner, outer = folder.resolve(), output.resolve()
+    if inner == outer or inner in outer.parents or outer in inner.parents:
+        # The next run would take what this one has written for groups.
+        raise DataError(f"{output}: must lie neither inside {folder} nor around it; give another --output")
+    groups = {group[0].parent.relative_to(folder): group for group in aligned_groups(folder)}
+    groups = {place: group for place, group in groups.items() if TEMPORARY not in str(place)}
+    for place, photos in groups.items():
+        if place == Path():
+            raise DataError(f"{folder}: has photos itself; put those of each spot into a sub-folder of it")
+        if any(parent in groups for parent in place.parents):
+            raise DataError(f"{folder / place}: lies inside another group; put it beside that one")
+        if len({path.stem for path in photos}) < len(photos):
+            raise DataError(f"{folder / place}: two photos differ by their ending only; rename one")
+    return {str(place): photos for place, photos in groups.items()}
+
+
+def _finished(target: Path, photos: Sequence[Path], settings: Settings) -> list[AlignedPhoto]:
+    """The report of a group that needs no work, or an empty one. What is not ours is refused."""
+    shutil.rmtree(_temporary(target), ignore_errors=True)  # of a run that was killed
+    with _one_line(target):
+        files = set(os.listdir(target)) if target.exists() else set()
+    if not files:
+        return []
+    foreign = f"{target}: has files that coam data align did not write; move them or give another --output"
+    if REPORT not in files:
+        raise DataError(foreign)
     try:
+        content = json.loads((target / REPORT).read_text())
+        if isinstance(content, list):  # of a version that did not keep the settings
+            content = {"settings": None, "photos": content}
+        report = [AlignedPhoto(**line) for line in content["photos"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{target / REPORT}: damaged; remove {target} and run again") from error
+    same_photos = [line.photo for line in report] == [path.name for path in photos]
+    if same_photos and content.get("settings") == settings:
+        return report
+    if files - {REPORT, *(f"{Path(line.photo).stem}.jpg" for line in report)}:
+        raise DataError(foreign)
+    return []
+
+
+def _align_into(target: Path, photos: Sequence[Path], match: Match, settings: Settings) -> list[AlignedPhoto]:
+    with _replacing(target) as folder:
         aligned, report = align_group(photos, match)
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        if len(aligned) > 1:
-            for name, rgb in aligned.items():
-                _write_jpeg(target / f"{Path(name).stem}.jpg", rgb)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written ({os.strerror(error.errno or 0)})") from error
-    with atomic_write(finished) as temporary:
-        temporary.write_text(json.dumps([asdict(line) for line in report], indent=1))
+        if sum(line.kept for line in report) > 1:
+            for name, rgb in aligned:
+                _write_jpeg(folder / f"{Path(name).stem}.jpg", rgb)
+        content = {"settings": dict(settings), "photos": [asdict(line) for line in report]}
+        with atomic_write(folder / REPORT) as temporary:
+            temporary.write_text(json.dumps(content, indent=1))
     return report
 
 
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `target` when the block ends well, and vanishes when not."""
+    temporary = _temporary(target)
+    with _one_line(target):
+        (temporary / "new").mkdir(parents=True)
+    try:
+        yield temporary / "new"
+        with _one_line(target):
+            if target.exists():  # a rename cannot replace a folder that is not empty
+                target.rename(temporary / "old")
+            (temporary / "new").rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error}); check the folder") from error
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(TEMPORARY + target.name)
+
+
 def _write_jpeg(path: Path, rgb: RGB) -> None:
-    if not cv2.imwrite(
-        str(path), cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
-    ):
-        raise CoamError(f"{path}: cannot be written")
+    options = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    _, encoded = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), options)
+    with atomic_write(path) as temporary:  # cv2.imwrite would not say why it failed
+        temporary.write_bytes(encoded.tobytes())
