@@ -78,7 +78,7 @@ def main() -> None:
         reference = None
         for name, matcher in matchers.items():
             matches = matcher.match(photo, view)
-            reference = reference or matches
+            reference = matches if reference is None else reference
             off = apply_homography(homography, matches.points0) - matches.points1
             errors[name].append(np.linalg.norm(off, axis=1))
             same[name].append(same_share(matches, reference))

@@ -371,21 +371,21 @@ def test_a_photo_that_went_astray_is_registered_again(built, truth, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("against_first", "against_second", "models", "kept"),
-    [(0.3, 0, 1, 0), (0.4, 0, 2, 1), (40, 10, 2, 0), (0.4, 0.5, 2, 0)],
+    ("first", "second", "models", "kept"),
+    [
+        (Judgement((), 99.7, 0.3), None, 1, 0),
+        (Judgement((), 99.6, 0.4), Judgement((), 100, 0), 2, 1),
+        (Judgement((), 60, 40), Judgement((), 90, 10), 2, 0),
+        (Judgement((), 99.6, 0.4), Judgement(("view03.png",), 100, 0), 2, 0),
+    ],
 )
-def test_where_pairs_stay_unsatisfied_the_ends_are_pulled_together(
-    built, truth, against_first, against_second, models, kept
-):
-    """Of 100 that pairs say, 0.3 against a model is let be; with more, ends are pulled together, and that is
-    kept where it satisfies the pairs.
-    """
+def test_a_closed_ring_is_kept_if_it_satisfies_the_pairs(built, truth, first, second, models, kept):
+    """Of 100 that pairs say, 0.3 against a model is let be; with more, ends are pulled together."""
     judged = []
 
     def judge(model):
         judged.append(model)
-        against = against_first if len(judged) == 1 else against_second
-        return Judgement((), 100.0 - against, against)
+        return first if len(judged) == 1 else second
 
     model, _ = load_model(built[0])
     best = finish(model, built[0] / "database.db", MapperOptions(), judge)

@@ -7,14 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from coam.geometry.coordinates import from_colmap
 from coam.sfm.alignment import model_poses
 from coam.sfm.cycles import CycleReport
 from coam.sfm.journal import Pair, PairJournal
+from coam.sfm.keypoints import Keypoints, Links
 from coam.sfm.match_pairs import record_to_matches
 from coam.sfm.verify import VerifiedPair, VerifyOptions, verify_with_poses
 
 FEW_POINTS = 30  # common 3D points below which two photos do not hold each other
+APART = 0.01  # of the long side: two points for one that are farther from each other are not in one place
 
 
 def shared_points(model: Any) -> dict[Pair, int]:
@@ -76,6 +80,49 @@ def agreement(
         evidence = float(own.scores.sum())
         said[first, second] = -evidence if 2 * len(fitting.inliers) < len(own) else evidence
     return said
+
+
+def points_apart(model: Any, keypoints: Keypoints, links: Links) -> set[Pair]:
+    """Pairs most of whose matches join two points that lie apart: those of the ends of a ring that drifted.
+
+    `agreement` does not see a drift along the epipolar lines, as that of a camera that went around a thing.
+    """
+    images = {model.image(i).name: model.image(i) for i in model.reg_image_ids()}
+    points = _points_of_nodes(images, keypoints)
+    apart = set()
+    for number, (first, second) in enumerate(links.pairs):
+        if first not in images or second not in images:
+            continue
+        edges = links.of(number)
+        held = links.held[edges]
+        nodes0, nodes1 = links.measurements.first[edges][held], links.measurements.second[edges][held]
+        known = (points[nodes0] >= 0) & (points[nodes1] >= 0)
+        different = known & (points[nodes0] != points[nodes1])
+        if 2 * different.sum() <= known.sum() or known.sum() < FEW_POINTS:
+            continue
+        there = images[second]
+        seen = np.array([model.point3D(i).xyz for i in points[nodes0[different]]])
+        ahead = seen @ there.cam_from_world().rotation.matrix().T + there.cam_from_world().translation
+        projected = from_colmap(there.camera.img_from_cam(ahead))
+        off = np.linalg.norm(projected - keypoints.positions[nodes1[different]], axis=1)
+        limit = APART * max(there.camera.width, there.camera.height)
+        far = (off > limit) | (ahead[:, 2] <= 0)
+        if 2 * far.sum() > known.sum():
+            apart.add((first, second))
+    return apart
+
+
+def _points_of_nodes(images: Mapping[str, Any], keypoints: Keypoints) -> npt.NDArray[np.int64]:
+    """(N,) the 3D point that each keypoint sees, -1 for none."""
+    points = np.full(len(keypoints.ids), -1, np.int64)
+    for number, name in enumerate(keypoints.names):
+        if name not in images:
+            continue
+        image = images[name]
+        seen = image.get_observation_point2D_idxs()
+        start = keypoints.start[number]
+        points[start + np.asarray(seen, np.int64)] = [image.points2D[i].point3D_id for i in seen]
+    return points
 
 
 def contradicted(said: Mapping[Pair, float]) -> dict[str, tuple[int, int]]:

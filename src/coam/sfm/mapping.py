@@ -25,8 +25,7 @@ class Attempt(NamedTuple):
 
 
 # A wide first pair and long tracks are best. Where only close pairs have many matches COLMAP starts from a
-# wide one
-# with few, and the model stays a fragment: then closer pairs and short tracks are tried.
+# wide one with few, and the model stays a fragment: then closer pairs and short tracks are tried.
 ATTEMPTS = (Attempt(16.0, False, 30), Attempt(6.0, True, 20), Attempt(3.0, True, 20))
 MOST_DOUBTED = 0.5  # of a model: so many photos in wrong places are taken out of it
 ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
@@ -103,7 +102,7 @@ def run_mapper(
         judged = judge(models[0]) if models else Judgement()
         if judged.doubted:
             again = register_again(models[0], database, work, options, attempt, given_cameras, judged.doubted)
-            judged_again = judge(again)
+            judged_again = judged if again is models[0] else judge(again)
             if _value(again, judged_again) > _value(models[0], judged):
                 models[0], judged = again, judged_again
         value = _value(models[0], judged) if models else (0, 0.0, 0)
@@ -113,6 +112,26 @@ def run_mapper(
         if best_value[0] >= enough and (no_doubt or database is databases[-1]):
             break
     return best
+
+
+def settle(
+    model: Any,
+    database: Path,
+    options: MapperOptions,
+    judge: Callable[[Any], Judgement],
+    given_cameras: Collection[int] = (),
+) -> tuple[Any, Sequence[str]]:
+    """A model without the photos that are in doubt, and their names.
+
+    A ring that drifted seems torn where it is weakest: nobody is taken out where closing it ends all doubt.
+    """
+    judged = judge(model)
+    if judged.doubted:
+        finished = finish(model, database, options, judge, given_cameras)
+        judged_again = judge(finished)
+        if not judged_again.doubted and not judged_again.is_open:
+            return finished, []
+    return model, take_out(model, judged.doubted)
 
 
 def finish(
@@ -128,19 +147,29 @@ def finish(
     COLMAP drops the matches that would make them one again. Where `judge` finds pairs unsatisfied, points may
     join others that lie some way off; that is kept if it satisfies the pairs.
     """
-    finished = triangulate_all(model, database, options)
-    adjust(finished, options, given_cameras)
+    pairwise = _rests_on_pairs(model)
+
+    def complete(model: Any, reach: float | None = None) -> Any:
+        completed = triangulate_all(model, database, options, pairwise, reach)
+        farthest = options.max_reprojection_error if reach is None else reach
+        adjust(completed, replace(options, max_reprojection_error=farthest), given_cameras)
+        return completed
+
+    finished = complete(model)
     judged = judge(finished)
     if not judged.is_open:
         return finished
     reach = REACH * max(max(camera.width, camera.height) for camera in model.cameras.values())
-    closed = triangulate_all(finished, database, options, reach)
-    adjust(closed, replace(options, max_reprojection_error=reach), given_cameras)
-    closed = triangulate_all(closed, database, options)
-    adjust(closed, options, given_cameras)
+    closed = complete(complete(finished, reach))
     judged_again = judge(closed)
     better = not judged_again.is_open and _value(closed, judged_again) > _value(finished, judged)
     return closed if better else finished
+
+
+def _rests_on_pairs(model: Any) -> bool:
+    """Whether cameras rest on points that two photos see; elsewhere those are left-overs of longer tracks."""
+    pairwise = sum(point.track.length() == 2 for point in model.points3D.values())
+    return bool(pairwise >= 0.2 * model.num_points3D())
 
 
 def _value(model: Any, judged: Judgement) -> tuple[int, float, int]:
@@ -264,10 +293,13 @@ def _global_options(options: MapperOptions) -> Any:
     return settings
 
 
-def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: float | None = None) -> Any:
+def triangulate_all(
+    model: Any, database: Path, options: MapperOptions, pairwise: bool, reach: float | None = None
+) -> Any:
     """A copy: the same cameras with points from all matches of `database`, not only those that found them.
 
-    reach: matches may miss their point by so many pixels; by default by what COLMAP thinks right.
+    pairwise: also points that only two photos see. reach: matches may miss their point by so many pixels; by
+    default by what COLMAP thinks right.
     """
     import pycolmap
 
@@ -277,9 +309,7 @@ def triangulate_all(model: Any, database: Path, options: MapperOptions, reach: f
     settings.num_threads = options.threads
     settings.extract_colors = False
     settings.ba_global_max_refinements = 1  # `adjust` follows
-    # Points seen twice are used where the cameras rest on them; a few are left of longer tracks everywhere.
-    pairwise = sum(point.track.length() == 2 for point in model.points3D.values())
-    settings.triangulation.ignore_two_view_tracks = pairwise < 0.2 * model.num_points3D()
+    settings.triangulation.ignore_two_view_tracks = not pairwise
     if reach is not None:
         settings.triangulation.merge_max_reproj_error = settings.triangulation.complete_max_reproj_error = (
             reach

@@ -43,14 +43,14 @@ from coam.sfm.keypoints import (
     save_keypoints,
     strongest_links,
 )
-from coam.sfm.links import agreement, cut_off, doubts, misplaced
+from coam.sfm.links import agreement, cut_off, doubts, misplaced, points_apart
 from coam.sfm.mapping import (
     Judgement,
     MapperOptions,
     figures,
     finish,
     run_mapper,
-    take_out,
+    settle,
 )
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
@@ -279,8 +279,9 @@ def build_models(
         wrong = misplaced(said)
         if wrong:
             wrong += cut_off(sorted(set(model_poses(model)) - set(wrong)), strong)
-        agreeing = sum(evidence for evidence in said.values() if evidence > 0)
-        return Judgement(wrong, agreeing, agreeing - sum(said.values()))
+        apart = points_apart(model, keypoints, links)
+        agreeing = sum(evidence for pair, evidence in said.items() if evidence > 0 and pair not in apart)
+        return Judgement(wrong, agreeing, sum(map(abs, said.values())) - agreeing)
 
     if not mapped.is_dir():
         mapper = replace(options.mapper, min_model_size=smallest)
@@ -292,8 +293,9 @@ def build_models(
                 few = strongest_links(keypoints, chosen, options.mapper.links_per_pair)
                 write_database(database, keypoints, few, verified, cameras, camera_of)
             found = run_mapper(databases, temporary / "work", mapper, judge, given)
-            for index, model in enumerate(found):
-                for name in take_out(model, judge(model).doubted):
+            for index, mapped_model in enumerate(found):
+                model, gone = settle(mapped_model, output / "database.db", mapper, judge, given)
+                for name in gone:
                     say(f"{name}: taken out, what it shares with others contradicts its place or theirs")
                 (temporary / str(index)).mkdir()
                 model.write(temporary / str(index))
