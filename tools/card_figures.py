@@ -3,9 +3,10 @@
     python tools/card_figures.py DATA OUT [-m cdunet-lite1 -m rootsift] [--workers 2]
 
 DATA may hold dev_homography/ and dev_pose/, aligned_val/ (held-out groups of aligned photos, of which a
-benchmark with known homographies is made), posed/ (photos and pairs_with_gt.txt) and pair_score/ (photos and
-pairs.txt). Each part is the `coam eval` command that is printed, so a run that was killed goes on where it
-stopped; what is not there is named. OUT gets all reports, figures.md and figures.json with 95 % intervals.
+benchmark with known homographies is made), aligned_val_fit/ (the same after `coam data align`), posed/
+(photos and pairs_with_gt.txt) and pair_score/ (photos and pairs.txt). Each part is the `coam eval` command
+that is printed, so a run that was killed goes on where it stopped; what is not there is named. OUT gets all
+reports, figures.md and figures.json with 95 % intervals.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Part:
 PARTS = (
     Part("dev_homography", ("hpatches",), MMA),
     Part("aligned_val", ("hpatches",), MMA, made_by="make_aligned_benchmark.py"),
+    Part("aligned_val_fit", ("hpatches",), MMA, made_by="make_aligned_benchmark.py"),
     Part("dev_pose", ("posed-pairs", "--estimator", "poselib"), POSE),
     Part("posed", ("posed-pairs", "--estimator", "opencv"), POSE),
     Part("posed", ("posed-pairs", "--estimator", "plane"), POSE),
