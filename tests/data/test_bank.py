@@ -125,6 +125,12 @@ def test_files_become_groups(tmp_path: Path) -> None:
     assert (part.tolerance, part.light) == (0.1, 0.2)
 
 
+def test_hidden_folders_hold_no_groups(tmp_path: Path) -> None:
+    for name in ("spot/1.png", "spot/2.png", ".unfinished/new/1.png", ".unfinished/new/2.png"):
+        write(tmp_path / name, (255, 0, 0))
+    assert [[p.parent.name for p in g] for g in aligned_groups(tmp_path)] == [["spot", "spot"]]
+
+
 def test_photos_are_turned_upright(tmp_path: Path) -> None:
     picture = np.zeros((20, 40, 3), dtype=np.uint8)
     picture[:, 20:] = 255  # white on the right; orientation 6 turns it clockwise: white at the bottom

@@ -211,7 +211,6 @@ def _named_groups(folder: Path, output: Path) -> dict[str, list[Path]]:
         # The next run would take what this one has written for groups.
         raise DataError(f"{output}: must lie neither inside {folder} nor around it; give another --output")
     groups = {group[0].parent.relative_to(folder): group for group in aligned_groups(folder)}
-    groups = {place: group for place, group in groups.items() if TEMPORARY not in str(place)}
     for place, photos in groups.items():
         if place == Path():
             raise DataError(f"{folder}: has photos itself; put those of each spot into a sub-folder of it")

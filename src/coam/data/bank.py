@@ -175,10 +175,11 @@ def single_groups(folder: Path) -> list[list[Path]]:
 
 
 def aligned_groups(folder: Path) -> list[list[Path]]:
-    """Photos of one folder are one group: FOLDER/GROUP/*.jpg."""
+    """Photos of one folder are one group: FOLDER/GROUP/*.jpg. Hidden folders are unfinished work."""
     table: dict[Path, list[Path]] = {}
     for path in list_photos(folder):
-        table.setdefault(path.parent, []).append(path)
+        if not any(part.startswith(".") for part in path.parent.relative_to(folder).parts):
+            table.setdefault(path.parent, []).append(path)
     groups = [group for group in table.values() if len(group) > 1]
     if not groups:
         raise DataError(f"{folder}: no sub-folder holds two or more photos; expected {folder}/GROUP/*.jpg")
