@@ -67,6 +67,66 @@ def test_it_listens_on_loopback_only(served):
         socket.create_connection((own, port), timeout=3).close()
 
 
+def upload(address: str, **headers: str) -> tuple[int, bytes]:
+    """Send a small file as the page does."""
+    body = (
+        b'--edge\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n'
+        b"Content-Type: text/plain\r\n\r\nhello\r\n--edge--\r\n"
+    )
+    headers = {"Content-Type": "multipart/form-data; boundary=edge"} | headers
+    request = urllib.request.Request(address + "gradio_api/upload", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def files_in(folder: str) -> int:
+    return sum(path.is_file() for path in Path(folder).rglob("*"))
+
+
+def test_pages_of_other_sites_get_nothing(served):
+    address, folder, _ = served
+    before = files_in(folder)
+    for headers in (
+        {"Host": "evil.example"},  # a name that was made to resolve to 127.0.0.1
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
+        status, body = upload(address, **headers)
+        assert status == 403, headers
+        assert body.startswith(b"refused: ")
+        assert body.count(b"\n") == 1
+    assert files_in(folder) == before
+    for path in ("", "config", "gradio_api/heartbeat/abc", "gradio_api/queue/data?session_hash=abc"):
+        request = urllib.request.Request(address + path, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request, timeout=20)
+
+
+def test_the_own_page_and_programs_may_upload_also_through_a_forwarded_port(served):
+    address, folder, _ = served
+    before = files_in(folder)
+    for headers in (
+        {},
+        {"Origin": address.rstrip("/")},
+        {"Host": "localhost:8000", "Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin"},
+    ):
+        assert upload(address, **headers)[0] == 200, headers
+    assert files_in(folder) > before
+
+
+def test_there_are_no_routes_that_keep_runs_elsewhere(served):
+    config = json.loads(get(served[0], "config")[2])
+    assert config.get("run_history", False) is False
+    for path in ("runs", "run-history/buckets", "run-history/records"):
+        assert get(served[0], "gradio_api/" + path)[0] == 404
+
+
 def test_no_file_of_the_server_can_be_read(served):
     address, folder, _ = served
     secret = Path(folder).parent / "coam-test-secret.txt"

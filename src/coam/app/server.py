@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from coam.app.engine import MatcherLoader, default_loader
 from coam.app.interface import create_app
 from coam.app.limits import DEFAULT_LIMITS, Limits
+from coam.app.other_sites import Receive, RefuseOtherSites, Send
 from coam.app.settings import import_gradio
 from coam.errors import ConfigError
 
@@ -34,9 +35,6 @@ _POLICY = "; ".join(
     )
 )
 
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
 
 class OnlyThisHost:
     """ASGI middleware: every answer forbids the page to ask other hosts for anything."""
@@ -51,7 +49,8 @@ class OnlyThisHost:
                     *message["headers"],
                     (b"content-security-policy", _POLICY.encode()),
                     (b"x-content-type-options", b"nosniff"),
-                    (b"referrer-policy", b"no-referrer"),
+                    # Not "no-referrer": with it browsers may hide the app's own origin from RefuseOtherSites.
+                    (b"referrer-policy", b"same-origin"),
                 ]
             await send(message)
 
@@ -125,6 +124,10 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> s
         mcp_server=False,
         footer_links=[],
         theme=theme,
-        app_kwargs={"middleware": [Middleware(OnlyThisHost)], "docs_url": None, "redoc_url": None},
+        app_kwargs={
+            "middleware": [Middleware(OnlyThisHost), Middleware(RefuseOtherSites)],
+            "docs_url": None,
+            "redoc_url": None,
+        },
     )
     return str(address)

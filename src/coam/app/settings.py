@@ -12,6 +12,7 @@ _QUIET = {
     "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_HUB_OFFLINE": "1",
     "GRADIO_SHARE": "False",
+    "GRADIO_RUN_HISTORY": "False",  # its routes ask huggingface.co
     "DO_NOT_TRACK": "1",
 }
 
