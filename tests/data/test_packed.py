@@ -130,6 +130,17 @@ def test_a_missing_photo_and_a_missing_model_are_named(tmp_path: Path) -> None:
         pack_tracks([TrackScene("toy", tmp_path / "photos", tmp_path / "photos")], tmp_path / "t.safetensors")
 
 
+def test_a_folder_of_coam_sfm_stands_for_its_largest_model(tmp_path: Path) -> None:
+    write_colmap_scene(tmp_path)
+    (tmp_path / "made" / "sparse").mkdir(parents=True)
+    (tmp_path / "model").rename(tmp_path / "made" / "sparse" / "0")
+    out = tmp_path / "t.safetensors"
+    packed = pack_tracks([TrackScene("toy", tmp_path / "made", tmp_path / "photos")], out)
+    assert len(packed.names) == 3
+    again = pack_tracks([TrackScene("toy", tmp_path / "made" / "sparse" / "0", tmp_path / "photos")], out)
+    np.testing.assert_array_equal(packed.observation_xy, again.observation_xy)
+
+
 def test_other_files_are_refused_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         PackedTracks.load(tmp_path / "none.safetensors")

@@ -115,7 +115,9 @@ def from_photos(
 
 
 def pack_tracks_command(
-    scenes: Annotated[list[str], typer.Argument(help="MODEL=PHOTOS: a COLMAP model folder and its photos.")],
+    scenes: Annotated[
+        list[str], typer.Argument(help="MODEL=PHOTOS: a COLMAP or coam sfm folder and its photos.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
     max_side: Annotated[int, typer.Option(min=64, help="Shrink photos with a longer side than this.")] = 1024,
     as_json: Annotated[bool, JSON_OPTION] = False,
@@ -176,7 +178,7 @@ def _say_packed(output: Path, photos: int, pairs: int, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"file": str(output), "photos": photos, "pairs": pairs, "bytes": size}))
     else:
-        typer.echo(f"{output}: {photos} photos, {pairs} pairs, {size / 1e6:.1f} MB")
+        typer.echo(f"{output}: {photos} photos, {pairs} pair{'' if pairs == 1 else 's'}, {size / 1e6:.1f} MB")
 
 
 @contextmanager

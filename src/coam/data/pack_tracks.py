@@ -20,7 +20,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TrackScene:
-    """A COLMAP model (folder with cameras, images, points3D as .bin or .txt) and its photo folder."""
+    """A COLMAP model (folder with cameras, images, points3D as .bin or .txt) and its photo folder.
+
+    A folder of `coam sfm` or `coam data from-photos` stands for the largest model in it.
+    """
 
     name: str
     model: Path
@@ -133,7 +136,7 @@ def _read_scene(
     if not scene.model.is_dir():
         raise DataError(f"{scene.model} is not a folder; give the folder of a COLMAP model")
     try:
-        model = pycolmap.Reconstruction(scene.model)
+        model = pycolmap.Reconstruction(find_model(scene.model))
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{scene.model} holds no COLMAP model (cameras, images, points3D)") from error
     good = [
@@ -146,6 +149,13 @@ def _read_scene(
         if image.has_pose:
             views.append(_read_view(scene, model, image, number, world, first_id, max_side))
     return views, first_id + len(good)
+
+
+def find_model(folder: Path) -> Path:
+    """The folder itself where it is a COLMAP model, or sparse/0 below it, which coam writes."""
+    largest = folder / "sparse" / "0"
+    is_model = any((folder / f"images{ending}").is_file() for ending in (".bin", ".txt"))
+    return largest if not is_model and largest.is_dir() else folder
 
 
 def _read_view(
