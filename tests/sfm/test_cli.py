@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 from toy_scene import OracleMatcher
 from typer.testing import CliRunner
 
+from coam.cli.localize import hint
 from coam.dense_matching import MatcherConfig
 from coam.sfm.alignment import model_poses
+from coam.sfm.journal import PairJournal
+from coam.sfm.locations import Location
+from coam.sfm.match_pairs import PairProgress
 from coam.sfm.pipeline import load_model
-from coam.sfm.settings import warning_about_weights
+from coam.sfm.settings import read_settings, warning_about_weights
 
 
 @pytest.fixture
@@ -37,6 +42,7 @@ def test_sfm_then_localize(run, built, photos, queries, tmp_path):
     result = run("sfm", photos, "-o", tmp_path / "model", "--hloc", tmp_path / "hloc")
     assert result.exit_code == 0, result.output
     assert "5 of 5 photos registered" in result.output
+    assert "10 pairs: 10 verified, 0 not, 0 contradicted or not confirmed by stronger ones" in result.output
     assert len((tmp_path / "hloc" / "pairs.txt").read_text().splitlines()) == 10
     result = run("localize", tmp_path / "model", queries, "-o", tmp_path / "p.txt", "-o", tmp_path / "p.json")
     assert result.exit_code == 0, result.output
@@ -53,11 +59,53 @@ def test_no_photo_located_is_exit_code_1_with_one_line(run, built, tmp_path):
     assert result.exit_code == 1
     assert "broken.jpg: not located: " in result.stdout
     assert "0 of 1 photos located" in result.stdout
-    assert last_line(result).endswith("no photo was located; they seem to show another place than the model")
+    assert last_line(result).endswith(
+        "no photo was located; none can be read as a picture; the reasons are above"
+    )
     assert (tmp_path / "poses.txt").read_text() == ""
     result = run("localize", built[0], tmp_path / "queries", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)[0]["located"] is False
+
+
+def answer(lifted, inliers, camera="SIMPLE_PINHOLE 4 3 5 2 1"):
+    return Location("q.jpg", None, inliers, lifted, 0.0, camera, (), "a reason")
+
+
+def test_the_hint_fits_what_was_seen():
+    unreadable = answer(0, 0, camera="")
+    elsewhere, nearer = (
+        "to show another place than the model",
+        "photos nearer to those of the model are easier",
+    )
+    assert hint([unreadable, answer(0, 0)]) == f"it seems {elsewhere}"
+    assert hint([answer(0, 0), answer(45, 5)]) == f"they seem {elsewhere}; if not, {nearer}"
+    assert hint([answer(45, 5), answer(300, 60)]) == f"the reasons are above; {nearer}"
+
+
+def test_what_cannot_be_located_or_written_is_named_before_any_work(
+    run, built, queries, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("coam.cli.localize.load_as_made", lambda *_: pytest.fail("the matcher was loaded"))
+    result = run("localize", built[0], queries / "nothere.jpg")
+    assert result.exit_code == 2
+    assert "nothere.jpg: no such file or folder; give a photo or a folder of photos" in last_line(result)
+    (tmp_path / "file").write_text("")
+    result = run("localize", built[0], queries, "-o", tmp_path / "file" / "p.txt")
+    assert result.exit_code == 2
+    assert last_line(result) == f"error: {tmp_path}/file: is a file; give a folder"
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    result = run("localize", built[0], queries, "-o", tmp_path / "p.txt")
+    assert result.exit_code == 2
+    assert f"{tmp_path}: cannot be written into; choose another folder" in last_line(result)
+    result = run("localize", built[0], queries / "view02.png", "-o", tmp_path)
+    assert result.exit_code == 2
+
+
+def test_no_poses_are_written_where_locating_fails(run, built, queries, tmp_path):
+    result = run("localize", built[0], queries, "-o", tmp_path / "p.txt", "--photos", tmp_path)
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_points_for_known_poses(run, built, photos, queries, tmp_path):
@@ -90,6 +138,99 @@ def test_other_options_are_named_before_the_model_is_built_again(run, photos, tm
     other = run("sfm", photos, "-o", tmp_path / "model", "--tracks", "quantised")
     assert other.exit_code == 0
     assert "was made with tracks refined (now quantised): it is built again" in other.output
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_settings_are_those_of_the_model_that_lies_there(run, built, photos, tmp_path, reference):
+    model = tmp_path / "model"
+    command = ["sfm", photos, "-o", model, *(["--reference", built[0] / "sparse" / "0"] if reference else [])]
+    assert run(*command).exit_code == 0
+    before = (model / "settings.json").read_bytes()
+    assert set(json.loads(before)) == {"matcher", "options"}
+    (tmp_path / "unknown.txt").write_text("view00.png nothere.png\n")
+    (tmp_path / "no masks").mkdir()
+    for wrong in (
+        ["--camera-model", "bogus"],
+        ["--pairs", tmp_path / "nothere.txt"],
+        ["--pairs", tmp_path / "unknown.txt"],
+        ["--masks", tmp_path / "nothere"],
+        ["--masks", tmp_path / "no masks"],
+        [] if reference else ["--cameras", cameras_of_another_size(tmp_path)],
+    ):
+        if wrong:
+            assert run(*command, *wrong).exit_code == 2
+            assert (model / "settings.json").read_bytes() == before, wrong
+    other = run(*command, "--tracks", "merged")
+    assert "was made with tracks refined (now merged): it is built again" in other.output
+    assert json.loads((model / "settings.json").read_text())["options"]["tracks"] == "merged"
+
+
+def cameras_of_another_size(folder):
+    (folder / "cameras.txt").write_text("* SIMPLE_PINHOLE 40 30 38 20 15\n")
+    return folder / "cameras.txt"
+
+
+def interrupted(matcher):
+    """Ctrl-C comes while the fourth pair is matched."""
+
+    def match(*args, whole=matcher.match):
+        if len(matcher.calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    matcher.match = match
+    return matcher
+
+
+def test_ctrl_c_keeps_what_is_matched_and_says_how_to_go_on(run, scene, photos, tmp_path, monkeypatch):
+    model, steps = tmp_path / "model", []
+    advance = PairProgress.advance
+    monkeypatch.setattr(
+        PairProgress, "advance", lambda bar, count: (steps.append(count), advance(bar, count))
+    )
+    monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: interrupted(OracleMatcher(scene, keep=0.4)))
+    stopped = run("sfm", photos, "-o", model)
+    assert stopped.exit_code == 130
+    assert last_line(stopped) == "error: stopped; run the same line again to go on"
+    assert steps == [1, 1, 1]  # the bar does not wait for a portion to be saved
+    assert len(PairJournal(model / "matches.h5")) == 3
+    again = OracleMatcher(scene, keep=0.4)
+    monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: again)
+    assert run("sfm", photos, "-o", model).exit_code == 0
+    assert len(again.calls) == 7
+
+
+def test_matches_of_a_stopped_run_are_refused_and_its_old_model_is_still_described(
+    run, scene, photos, tmp_path, monkeypatch
+):
+    def use(resolution):
+        matcher = OracleMatcher(scene, keep=resolution / 1600)
+        matcher.config = MatcherConfig(resolution=resolution)
+        monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: matcher)
+        return matcher
+
+    def resolution_of_model():
+        return read_settings(tmp_path / "model")["matcher"]["settings"]["resolution"]
+
+    use(640)
+    assert run("sfm", photos, "-o", tmp_path / "model").exit_code == 0
+    interrupted(use(480))
+    assert run("sfm", photos, "-o", tmp_path / "model", "--overwrite").exit_code == 130
+    assert resolution_of_model() == 640  # `coam localize` works in it as before
+    use(640)
+    refused = run("sfm", photos, "-o", tmp_path / "model")
+    assert "holds matches made with resolution 480 (now 640)" in last_line(refused)
+    use(480)
+    assert run("sfm", photos, "-o", tmp_path / "model").exit_code == 0
+    assert resolution_of_model() == 480
+
+
+def test_a_folder_that_cannot_be_written_is_named_first(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    result = run("sfm", photos, "-o", tmp_path / "new" / "model")
+    assert result.exit_code == 2
+    assert f"{tmp_path}: cannot be written into; choose another folder" in last_line(result)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_matches_of_another_matcher_are_not_thrown_away(run, scene, photos, tmp_path, monkeypatch):
@@ -154,8 +295,10 @@ def test_other_weights_are_a_warning(tmp_path, matcher):
             ["sfm", "{tmp}", "-o", "{tmp}/m", "--reference", "{tmp}", "--cameras", "x.txt"],
             "--reference has the cameras too; leave --cameras out",
         ),
+        (["sfm", "{tmp}", "-o", __file__], "test_cli.py: is a file; give a folder"),
+        (["sfm", "{tmp}", "-o", "{tmp}/m", "--hloc", __file__], "test_cli.py: is a file; give a folder"),
         (["localize", "{tmp}", "{tmp}"], "holds no finished model"),
-        (["localize", "{tmp}", "{tmp}", "-o", "{tmp}/x.csv"], "write poses to a .txt or .json file"),
+        (["localize", "{tmp}", "{tmp}", "-o", "{tmp}/x.csv"], "ending '.csv'; use one of .txt, .json"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(run, tmp_path, arguments, line):

@@ -24,7 +24,7 @@ from coam.sfm.intrinsics import CameraChoice
 from coam.sfm.journal import PairJournal
 from coam.sfm.links import agreement, contradicted, cut_off, doubts, misplaced, torn_off, weakly_held
 from coam.sfm.mapping import ATTEMPTS, Judgement, MapperOptions, finish, register_again, take_out
-from coam.sfm.pipeline import SfmOptions, lines_about_missing, load_model, run_sfm
+from coam.sfm.pipeline import SfmOptions, line_about_pairs, lines_about_missing, load_model, run_sfm
 from coam.sfm.variants import compare_variants
 from coam.sfm.verify import VerifyOptions, _from_record, verify_pairs
 
@@ -402,12 +402,21 @@ class _Verified:
         self.accepted = accepted
 
 
+def test_numbers_of_pairs_add_up():
+    rest = "contradicted or not confirmed by stronger ones"
+    assert line_about_pairs(29, 4, 12) == f"45 pairs: 29 verified, 4 not, 12 {rest}"
+    assert line_about_pairs(1, 0, 0) == f"1 pair: 1 verified, 0 not, 0 {rest}"
+
+
 def test_photos_that_are_not_in_the_model_are_named_with_the_reason():
     verified = {("a", "b"): _Verified(True), ("a", "c"): _Verified(False), ("b", "d"): _Verified(True)}
     lines = lines_about_missing(["c", "d"], verified)
     assert len(lines) == 2
     assert lines[0].startswith("not in the model, because no pair with them was verified: c;")
-    assert lines[1] == "not in the model, though some pairs were verified: d"
+    assert lines[1] == (
+        "not in the model, though some pairs were verified: d; "
+        "more photos between them and the others may help"
+    )
     assert lines_about_missing([], verified) == []
     many = lines_about_missing([f"p{k}" for k in range(11)], {})
     assert "p7 and 3 more" in many[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -84,7 +85,7 @@ def sfm(
     from coam.sfm.intrinsics import CameraChoice, read_intrinsics_list
     from coam.sfm.mapping import MapperOptions
     from coam.sfm.photos import list_photo_files
-    from coam.sfm.pipeline import SfmOptions, run_sfm
+    from coam.sfm.pipeline import SfmOptions, check_options, run_sfm
 
     for value, allowed, name in (
         (tracks, ("quantised", "merged", "refined"), "--tracks"),
@@ -100,6 +101,9 @@ def sfm(
         raise ConfigError(f"--pairing {pairing} takes pairs from a model; give one with --reference")
     if reference is not None and cameras is not None:
         raise ConfigError("--reference has the cameras too; leave --cameras out")
+    for folder in (output, hloc):
+        if folder is not None:
+            require_writable(folder)
     list_photo_files(photos)  # a wrong folder is named before the model is loaded
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = SfmOptions(
@@ -112,6 +116,7 @@ def sfm(
         masks=None if masks is None else str(masks),
         workers=workers,
     )
+    check_options(options)
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
@@ -121,22 +126,40 @@ def sfm(
             typer.echo(line)
 
     build: Any = run_sfm if reference is None else partial(triangulate, reference)
-    summary = build(
-        photos,
-        output,
-        load(),
-        options=options,
-        say=say,
-        match_all=match_all,
-        show_progress=not as_json,
-        overwrite=overwrite,
-    )
+    try:
+        summary = build(
+            photos,
+            output,
+            load(),
+            options=options,
+            say=say,
+            match_all=match_all,
+            show_progress=not as_json,
+            overwrite=overwrite,
+        )
+    except KeyboardInterrupt as error:
+        from coam.cli import INTERRUPTED, fail
+
+        fail("stopped; run the same line again to go on", INTERRUPTED, error)
     if dense:
         say("computing dense points")
         summary = add_dense_points(output, photos)
     report(summary, output, as_json)
     if hloc is not None:
         database_to_hloc(output / "database.db", hloc)
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written into, before anything is computed for it."""
+    from coam.errors import DataError
+
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise DataError(f"{nearest}: is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise DataError(
+            f"{nearest}: cannot be written into; choose another folder, or change its permissions"
+        )
 
 
 def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) -> Any:

@@ -33,13 +33,15 @@ from coam.sfm.photos import PhotoFolder, read_masks, read_photo
 from coam.sfm.pipeline import (
     MatchAll,
     SfmOptions,
+    check_options,
     count_tracks,
+    counted,
     make_tracks,
     paths_and_digests,
     propose_pairs,
     summarise,
 )
-from coam.sfm.settings import claim_folder
+from coam.sfm.settings import claim_folder, refuse_other_matches, write_settings
 from coam.sfm.verify import VerifiedPair, inside_border, unmasked, verify_with_poses
 from coam.types import Size
 
@@ -190,17 +192,21 @@ def triangulate(
     options, output, photos = options or SfmOptions(), Path(output), Path(photos)
     matcher = looking_once(matcher)
     remove_leftovers(output)
+    check_options(options)
+    if not overwrite:
+        refuse_other_matches(output, matcher)
     known = _read_reference(reference)
     folder = _photos_of_model(known, photos)
     for line in folder.left_out:
         say(f"left out: {line}")
-    claim_folder(output, matcher, options, overwrite, say)
+    keep = read_masks(folder, options.masks)
     wanted, how = (pairs, "given") if pairs else propose_pairs(folder, matcher, options, known)
     wanted = [pair for pair in wanted if set(folder.names).issuperset(pair)]
     if not wanted:
         raise DataError(f"{reference}: gives no pairs of its photos ({how}); give them with --pairs")
+    claim_folder(output, matcher, options, say)
     write_pairs(wanted, output / "pairs.txt")
-    say(f"{len(folder.photos)} photos with known poses, {len(wanted)} pairs ({how})")
+    say(f"{len(folder.photos)} photos with known poses, {counted(len(wanted), 'pair')} ({how})")
     journal = output / "matches.h5"
     if match_all is None:
         matched = match_pairs(matcher, *paths_and_digests(folder), wanted, journal, show_progress)
@@ -208,7 +214,6 @@ def triangulate(
         matched = match_all(folder, wanted, journal)
     poses = model_poses(known)
     cameras, camera_of, camera_by_name = _reference_cameras(known, folder)
-    keep = read_masks(folder, options.masks)
 
     def verify(pair: Pair) -> VerifiedPair:
         first, second = pair
@@ -229,6 +234,7 @@ def triangulate(
     save_keypoints(keypoints, output / "keypoints.h5")
     model = _triangulate_points(output, keypoints, cameras, camera_of, poses)
     write_models([model], folder, output)
+    write_settings(output, matcher, options)
     no_cycles = CycleReport({}, (), 0, 0)  # rotations are known, not measured
     summary = summarise(folder, [model], matched, verified, no_cycles, keypoints, options)
     matched.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from coam.sfm.journal import Pair, PairJournal, Record
 from coam.types import FloatArray, Grid, IntArray, Matches, Size
 
 CACHE_IMAGES = 16  # encoded images a matcher is assumed to keep when it does not say
-SAVE_EVERY_SECONDS = 20.0  # a kill costs at most this much work (or one pair, if that takes longer)
+SAVE_EVERY_SECONDS = 20.0  # SIGKILL costs at most this much work (or one pair, if that takes longer)
 SAVE_EVERY_PAIRS = 64
 
 
@@ -220,27 +221,35 @@ def match_pairs(
     journal = PairJournal(output)
     todo = order_pairs(journal.missing(stamps), cached_images(matcher))
     with PairProgress(len(stamps), len(stamps) - len(todo), show_progress) as progress:
-        for batch in _match_in_batches(matcher, paths, todo, stamps):
-            journal.append(batch)
-            progress.advance(len(batch))
+        results = matcher.match_many((paths[first], paths[second]) for first, second in todo)
+        with saving_in_batches(journal) as save:
+            for pair, matches in zip(todo, results, strict=True):
+                save(pair, matches_to_record(matches, stamps[pair]))
+                progress.advance(1)
     journal.finish(stamps)
     return journal
 
 
-def _match_in_batches(
-    matcher: PairMatcher, paths: Mapping[str, Path], todo: Sequence[Pair], stamps: Mapping[Pair, str]
-) -> Iterator[dict[Pair, Record]]:
-    """Results in portions worth saving."""
+@contextmanager
+def saving_in_batches(journal: PairJournal) -> Iterator[Callable[[Pair, Record], None]]:
+    """Takes results one by one and writes them in portions; the rest when the block ends, also by Ctrl-C."""
     batch: dict[Pair, Record] = {}
     saved_at = time.monotonic()
-    results = matcher.match_many((paths[first], paths[second]) for first, second in todo)
-    for pair, matches in zip(todo, results, strict=True):
-        batch[pair] = matches_to_record(matches, stamps[pair])
+
+    def write() -> None:
+        nonlocal batch, saved_at
+        journal.append(batch)
+        batch, saved_at = {}, time.monotonic()
+
+    def save(pair: Pair, record: Record) -> None:
+        batch[pair] = record
         if len(batch) >= SAVE_EVERY_PAIRS or time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
-            yield batch
-            batch, saved_at = {}, time.monotonic()
-    if batch:
-        yield batch
+            write()
+
+    try:
+        yield save
+    finally:
+        write()
 
 
 def match_chunk(

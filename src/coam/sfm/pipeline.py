@@ -31,7 +31,7 @@ from coam.sfm.alignment import model_poses
 from coam.sfm.cycles import CycleReport
 from coam.sfm.database import write_database
 from coam.sfm.detours import DetourOptions, strong_pairs
-from coam.sfm.intrinsics import CameraChoice, given_cameras, make_cameras
+from coam.sfm.intrinsics import CameraChoice, camera_for_photo, given_cameras, make_cameras
 from coam.sfm.journal import Pair, PairJournal, remove_leftovers, replacing, require_space
 from coam.sfm.keypoints import (
     Keypoints,
@@ -54,9 +54,9 @@ from coam.sfm.mapping import (
 )
 from coam.sfm.match_pairs import looking_once, match_pairs
 from coam.sfm.model_files import write_model_page, write_models
-from coam.sfm.photos import PhotoFolder, read_photo_folder, require_enough_photos
+from coam.sfm.photos import Photo, PhotoFolder, read_masks, read_photo_folder, require_enough_photos
 from coam.sfm.refine import AlignOptions, refine_links
-from coam.sfm.settings import claim_folder
+from coam.sfm.settings import claim_folder, refuse_other_matches, write_settings
 from coam.sfm.tracks import MergeOptions
 from coam.sfm.trust import pair_evidence, trusted_pairs
 from coam.sfm.verify import VerifiedPair, VerifyOptions
@@ -113,14 +113,19 @@ def run_sfm(
     output = Path(output)
     began = time.monotonic()
     remove_leftovers(output)
+    check_options(options)
+    if not overwrite:
+        refuse_other_matches(output, matcher)
     folder = read_photo_folder(photos)
     for line in folder.left_out:
         say(f"left out: {line}")
     require_enough_photos(folder)
-    claim_folder(output, matcher, options, overwrite, say)
+    cameras, camera_of = make_cameras(folder.photos, options.cameras)
+    read_masks(folder, options.masks)  # what is wrong with them is known now, and not after hours of matching
     wanted, how = propose_pairs(folder, matcher, options)
+    claim_folder(output, matcher, options, say)
     pairing.write_pairs(wanted, output / "pairs.txt")
-    say(f"{len(folder.photos)} photos, {len(wanted)} pairs ({how})")
+    say(f"{len(folder.photos)} photos, {counted(len(wanted), 'pair')} ({how})")
     if match_all is None:
         matched = match_pairs(
             matcher, *paths_and_digests(folder), wanted, output / "matches.h5", show_progress
@@ -128,13 +133,9 @@ def run_sfm(
     else:
         matched = match_all(folder, wanted, output / "matches.h5")
     say("matched; verifying pairs")
-    cameras, camera_of = make_cameras(folder.photos, options.cameras)
     verified, cycles = trusted_pairs(folder, matched, cameras, camera_of, output, options, show_progress)
     accepted = sum(geometry.accepted for geometry in verified.values())
-    say(
-        f"{accepted} of {len(verified)} pairs verified, {len(cycles.removed)} others contradicted or not "
-        "confirmed by stronger ones"
-    )
+    say(line_about_pairs(accepted, len(verified) - accepted, len(cycles.removed)))
     if accepted == 0:
         matched.close()
         raise DataError(
@@ -147,10 +148,12 @@ def run_sfm(
     done = _finished_summary(summary_path, key)
     if done is not None:
         matched.close()
+        write_settings(output, matcher, options)
         require_model(done, folder)
         say("the model is up to date")
         return done
     models, keypoints = build_models(folder, matched, verified, cameras, camera_of, output, options, key, say)
+    write_settings(output, matcher, options)
     summary = summarise(folder, models, matched, verified, cycles, keypoints, options)
     matched.close()
     summary["seconds"] = round(time.monotonic() - began, 1)
@@ -163,11 +166,33 @@ def run_sfm(
     return summary
 
 
+def check_options(options: SfmOptions) -> None:
+    """Refuse what can be refused before any photo is read."""
+    camera_for_photo(Photo("any", Path(), (640, 480), ""), options.cameras.model)
+    if options.pairs_file is not None:
+        pairing.read_pairs(options.pairs_file)
+    if options.masks is not None and not Path(options.masks).is_dir():
+        raise DataError(f"{options.masks}: no such folder; give one with a NAME.png for each photo to mask")
+
+
+def counted(number: int, noun: str) -> str:
+    """1 pair, 2 pairs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def line_about_pairs(accepted: int, refused: int, removed: int) -> str:
+    """What became of the matched pairs, in numbers that add up."""
+    return (
+        f"{counted(accepted + refused + removed, 'pair')}: {accepted} verified, {refused} not, "
+        f"{removed} contradicted or not confirmed by stronger ones"
+    )
+
+
 def require_model(summary: Mapping[str, Any], folder: PhotoFolder) -> None:
     """One clear line when verified pairs gave no model."""
     if summary["registered_images"] == 0:
         raise DataError(
-            f"{folder.root}: the {summary['verified_pairs']} verified pairs give no 3D model; "
+            f"{folder.root}: no 3D model comes of {counted(summary['verified_pairs'], 'verified pair')}; "
             "take photos from different places, not only in different directions"
         )
 
@@ -358,7 +383,10 @@ def lines_about_missing(missing: Sequence[str], verified: Mapping[Pair, Verified
             "upright, so turn those that lie on their side, and take some between views that are far apart"
         )
     if unplaced:
-        lines.append(f"not in the model, though some pairs were verified: {_named(unplaced)}")
+        lines.append(
+            f"not in the model, though some pairs were verified: {_named(unplaced)}; "
+            "more photos between them and the others may help"
+        )
     return lines
 
 

@@ -2,6 +2,10 @@
 
 Matches cost hours, so a run with another matcher is refused where there are matches already. A model costs
 minutes and is made again from the same matches when only later settings have changed.
+
+`matcher` and `options` are those of the model that lies in the folder, written when it is there.
+`matching` is the matcher of the matches, from the first one until their model is there:
+a killed run has matches and no model of them.
 """
 
 from __future__ import annotations
@@ -41,31 +45,47 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def write_settings(folder: Path, matcher: Any, options: Any = None) -> None:
-    """Say in a model folder what it is made with. options: a dataclass such as `SfmOptions`."""
-    content = _as_json(matcher, options)
-    if read_settings(folder) != content:
-        with replacing(folder / FILE) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+    """Say what the model that lies in `folder` was made with. options: a dataclass such as `SfmOptions`."""
+    _write(folder, _as_json(matcher, options))
 
 
-def claim_folder(
-    folder: Path, matcher: Any, options: Any, overwrite: bool, say: Callable[[str], None]
-) -> None:
-    """Refuse a folder whose matches are of another matcher, unless `overwrite`; say what else has changed."""
-    before, now = read_settings(folder), _as_json(matcher, options)
-    changed = differences(before.get("matcher", {}), now["matcher"])
-    has_matches = any((folder / name).exists() for name in ("matches.h5", "matches.h5.parts"))
-    if changed and has_matches and not overwrite:
+def refuse_other_matches(folder: Path, matcher: Any) -> None:
+    """One clear line where `folder` holds matches of another matcher."""
+    changed = _changed_matcher(folder, _as_json(matcher, None))
+    if changed:
         raise ConfigError(
             f"{folder}: holds matches made with {changed}; choose another folder, "
             "or add --overwrite to match again"
         )
-    if changed and has_matches:
+
+
+def claim_folder(folder: Path, matcher: Any, options: Any, say: Callable[[str], None]) -> None:
+    """Note whose matches come into `folder` from now on, and say what has changed.
+
+    Everything must have been checked before: what was there counts as made with other settings afterwards.
+    """
+    before, now = read_settings(folder), _as_json(matcher, options)
+    changed = _changed_matcher(folder, now)
+    if changed:
         say(f"{folder} was made with {changed}: all pairs are matched again")
     changed = differences(before.get("options", {}), now["options"])
     if changed and (folder / "summary.json").exists():
         say(f"the model in {folder} was made with {changed}: it is built again")
-    write_settings(folder, matcher, options)
+    _write(folder, before | {"matching": now["matcher"]})
+
+
+def _changed_matcher(folder: Path, now: Mapping[str, Any]) -> str:
+    """In what the matcher of the matches in `folder` differs; empty where it does not, or has none there."""
+    before = read_settings(folder)
+    has_matches = any((folder / name).exists() for name in ("matches.h5", "matches.h5.parts"))
+    made = before.get("matching", before.get("matcher", {}))
+    return differences(made, now["matcher"]) if has_matches else ""
+
+
+def _write(folder: Path, content: Mapping[str, Any]) -> None:
+    if read_settings(folder) != content:
+        with replacing(folder / FILE) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
