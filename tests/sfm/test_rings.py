@@ -14,7 +14,7 @@ from coam.sfm.alignment import model_poses, pose_errors
 from coam.sfm.database import write_database
 from coam.sfm.keypoints import Keypoints, Links
 from coam.sfm.links import misplaced, points_apart
-from coam.sfm.mapping import Judgement, MapperOptions, finish, run_mapper, settle
+from coam.sfm.mapping import Judgement, MapperOptions, adjust, finish, run_mapper, settle
 from coam.sfm.tracks import Measurements
 from coam.sfm.verify import VerifiedPair
 
@@ -52,8 +52,11 @@ class Ring:
         return Links(tuple(pairs), lengths, Measurements(first, second, *nothing), np.ones(len(first), bool))
 
 
-def make_ring() -> Ring:
-    """A column seen from all around, with 0.3 pixels of noise."""
+def make_ring(noise: float = 0.3, shifted: float = 0.0) -> Ring:
+    """A column seen from all around; lengths in pixels.
+
+    shifted: so far are a fifth of the points of the first six photos off, all to the same side.
+    """
     rng = np.random.default_rng(0)
     angle, height, radius = (
         rng.uniform(low, high, 1500) for low, high in ((0, 6.283), (-0.6, 0.6), (0.9, 1.1))
@@ -69,7 +72,8 @@ def make_ring() -> Ring:
         seen = np.flatnonzero(np.cos(angle - towards) > np.cos(np.radians(50)))
         rays = (column[seen] - centre) @ rotation.T
         exact = FOCAL * rays[:, :2] / rays[:, 2:] + ((WIDTH - 1) / 2, (HEIGHT - 1) / 2)
-        positions.append(exact + rng.normal(0, 0.3, exact.shape))
+        exact[::5, 0] += shifted * (photo < 6)
+        positions.append(exact + rng.normal(0, noise, exact.shape))
         numbers.append(seen)
     ids = np.concatenate(numbers)
     start = np.cumsum([0, *map(len, numbers)])
@@ -77,11 +81,11 @@ def make_ring() -> Ring:
     return Ring(truth, keypoints, ids)
 
 
-def write(ring: Ring, links: Links, path: Path) -> Path:
+def write(ring: Ring, links: Links, path: Path, focal: float = WRONG_FOCAL) -> Path:
     import pycolmap
 
     camera = pycolmap.Camera(
-        model="SIMPLE_PINHOLE", width=WIDTH, height=HEIGHT, params=[WRONG_FOCAL, WIDTH / 2, HEIGHT / 2]
+        model="SIMPLE_PINHOLE", width=WIDTH, height=HEIGHT, params=[focal, WIDTH / 2, HEIGHT / 2]
     )
     zero = np.zeros((3, 3))
     pair = VerifiedPair(np.arange(1), 2, zero, zero, zero, np.eye(3), np.array([1.0, 0, 0]))
@@ -129,7 +133,7 @@ def test_the_ends_are_pulled_together(case: Case) -> None:
     assert case.largest_error(case.drifted) > 4
     closed = finish(case.drifted, case.database, OPTIONS, case.judge, GIVEN)
     assert points_apart(closed, case.ring.keypoints, case.links) == set()
-    assert case.largest_error(closed) < 0.3
+    assert case.largest_error(closed) < 0.7
 
 
 def test_they_stay_apart_where_nothing_reaches_so_far(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +148,14 @@ def test_nobody_is_taken_out_of_a_ring_that_can_be_closed(case: Case) -> None:
     model, gone = settle(case.drifted, case.database, OPTIONS, case.judge, GIVEN)
     assert list(gone) == []
     assert model.num_reg_images() == COUNT
+
+
+def test_wrong_observations_that_agree_do_not_bend_the_model(tmp_path: Path) -> None:
+    ring = make_ring(noise=0.05, shifted=1.0)
+    database = write(ring, ring.links(closed=True, weak=False), tmp_path / "ring.db", FOCAL)
+    model = run_mapper([database], tmp_path / "work", OPTIONS, given_cameras=GIVEN)[0]
+    adjust(model, OPTIONS, GIVEN, scale=1.0)
+    bent = pose_errors(model_poses(model), ring.truth).rotation.max()
+    adjust(model, OPTIONS, GIVEN)
+    straight = pose_errors(model_poses(model), ring.truth).rotation.max()
+    assert straight < 0.5 * bent

@@ -31,6 +31,7 @@ MOST_DOUBTED = 0.5  # of a model: so many photos in wrong places are taken out o
 ENOUGH_REGISTERED = 0.8  # of the images that have a verified pair: further attempts are not needed
 OPEN_LOOP = 0.003  # of what pairs say is against a model: it may have drifted past its own beginning
 REACH = 0.05  # of the long side: so far may a point be from its second self when a loop is closed
+PULLING_SCALE = 1.0  # pixels of the robust loss while a loop is closed
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,10 @@ def finish(
 
     def complete(model: Any, reach: float | None = None) -> Any:
         completed = triangulate_all(model, database, options, pairwise, reach)
-        farthest = options.max_reprojection_error if reach is None else reach
-        adjust(completed, replace(options, max_reprojection_error=farthest), given_cameras)
+        if reach is None:
+            adjust(completed, options, given_cameras)
+        else:  # what lies far off is to pull
+            adjust(completed, replace(options, max_reprojection_error=reach), given_cameras, PULLING_SCALE)
         return completed
 
     finished = complete(model)
@@ -322,10 +325,14 @@ def triangulate_all(
         )
 
 
-def adjust(model: Any, options: MapperOptions, given_cameras: Collection[int] = (), rounds: int = 2) -> None:
-    """Bundle adjustment with a robust loss, then removal of observations that do not fit; repeated.
+def adjust(
+    model: Any, options: MapperOptions, given_cameras: Collection[int] = (), scale: float | None = None
+) -> None:
+    """Bundle adjustment with a robust loss, then removal of observations that do not fit; twice.
 
-    given_cameras: ids of cameras that are not refined.
+    given_cameras: ids of cameras that are not refined. scale: pixels beyond which an observation loses
+    weight; by default 1, so that tension spreads, then the usual error: errors have a long tail, and
+    wrong observations that agree with each other bend a model.
     """
     import pycolmap
 
@@ -334,10 +341,11 @@ def adjust(model: Any, options: MapperOptions, given_cameras: Collection[int] = 
     settings.print_summary = False
     settings.refine_focal_length = settings.refine_extra_params = options.refine_intrinsics
     settings.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
-    settings.ceres.loss_function_scale = 1.0
     settings.ceres.solver_options.max_num_iterations = 50
     settings.ceres.solver_options.function_tolerance = 1e-6
-    for _ in range(rounds):
+    for sharp in (False, True):
+        usual = max(_usual_error(model), 0.02) if sharp else 1.0
+        settings.ceres.loss_function_scale = scale or usual
         # not pycolmap.bundle_adjustment: it writes to the terminal whatever the log level
         everything = pycolmap.BundleAdjustmentConfig()
         for image_id in model.reg_image_ids():
@@ -351,6 +359,12 @@ def adjust(model: Any, options: MapperOptions, given_cameras: Collection[int] = 
         manager.filter_all_points3D(options.max_reprojection_error, 1.5)
         manager.filter_observations_with_negative_depth()
     model.update_point_3d_errors()
+
+
+def _usual_error(model: Any) -> float:
+    """The median error of the points in pixels."""
+    model.update_point_3d_errors()
+    return float(np.median([point.error for point in model.points3D.values()] or [0.0]))
 
 
 def colour_points(model: Any, load_rgb: Callable[[str], npt.NDArray[np.uint8]]) -> None:
