@@ -1,9 +1,10 @@
 """Match two photos with onnxruntime, numpy and Pillow alone; write the graphs first: coam export onnx -o onnx
 
-    python examples/match_with_onnxruntime.py onnx/cdunet-lite1 A.jpg B.jpg
+python examples/match_with_onnxruntime.py onnx/cdunet-lite1 A.jpg B.jpg
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -13,7 +14,11 @@ SIZE, STRIDE = 512, 4  # both sides become SIZE (a multiple of 32); a descriptor
 if len(sys.argv) != 4:
     sys.exit(f"usage: python {sys.argv[0]} onnx/cdunet-lite1 A.jpg B.jpg (first: coam export onnx -o onnx)")
 model, *photos = sys.argv[1:]
-encode, decode = (onnxruntime.InferenceSession(f"{model}.{part}.onnx") for part in ("encode", "decode"))
+graphs = [f"{model}.{part}.onnx" for part in ("encode", "decode")]
+for path in (*graphs, *photos):
+    if not Path(path).is_file():
+        sys.exit(f"{path}: no such file; usage: python {sys.argv[0]} onnx/cdunet-lite1 A.jpg B.jpg")
+encode, decode = (onnxruntime.InferenceSession(path) for path in graphs)
 
 levels, scales = [], []
 for path in photos:  # encoded once, a photo may be decoded with any number of others

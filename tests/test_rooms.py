@@ -14,7 +14,7 @@ BELOW_EVERYTHING = {"types", "errors", "tensors", "fused", "__version__"}
 MAY_IMPORT = {
     "geometry": set(),
     "losses": set(),
-    "models": set(),
+    "models": {"storage"},
     "storage": set(),
     "matching": {"geometry"},
     "bit_depth": set(),
@@ -42,10 +42,10 @@ MAY_IMPORT = {
     "tiles": {"matcher", "matching", "images"},
     "viz": {"explanation", "geometry", "images"},
     "data": {"geometry", "images", "models", "storage"},
-    "training": {"data", "dense_matching", "losses", "models", "viz"},
+    "training": {"data", "dense_matching", "losses", "models", "storage", "viz"},
     "sfm": {"geometry", "images", "viz"},
     "distributed": {"sfm"},
-    "evaluation": {"matcher", "matching", "sfm", "geometry", "images", "viz"},
+    "evaluation": {"matcher", "matching", "models", "sfm", "geometry", "images", "viz"},
     "stylization": {
         "data",
         "geometry",

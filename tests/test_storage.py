@@ -15,10 +15,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from coam.errors import ConfigError, DataError
-from coam.storage import atomic_write, load_matches, save_matches
+from coam.storage import atomic_write, check_folder, load_matches, save_matches, write_safetensors
 from coam.types import Grid, Matches
 
 ENDINGS = (".npz", ".h5", ".json")
@@ -216,9 +216,37 @@ def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="folder") as error, atomic_write(path) as temporary:
             temporary.write_text("")
         assert "\n" not in str(error.value)
-    with pytest.raises(DataError, match="No space left"), atomic_write(tmp_path / "full.txt"):
+    with (
+        pytest.raises(DataError, match=r"the disk is full \(No space left"),
+        atomic_write(tmp_path / "full.txt"),
+    ):
         raise OSError(28, "No space left on device")
+    with pytest.raises(DataError, match=r"cannot be written \(Read-only file system\)") as error:  # noqa: SIM117
+        with atomic_write(tmp_path / "read-only.txt"):
+            raise OSError(30, "Read-only file system")
+    assert "space" not in str(error.value)
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_folders_are_checked_and_not_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_folder(tmp_path / "deep" / "down")
+    check_folder(tmp_path)
+    assert os.listdir(tmp_path) == ["file"]
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DataError, match="file: is a file; give a folder"):
+            check_folder(path)
+    with pytest.raises(DataError, match=r"/proc/run: cannot be written \(") as error:
+        check_folder(Path("/proc/run"))  # no disk, and never full
+    assert "full" not in str(error.value)
+
+
+def test_safetensors_are_written_whole_and_as_readable_as_any_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    write_safetensors(path, {"weight": torch.arange(3.0)}, {"step": "7"})
+    assert load_file(path)["weight"].tolist() == [0, 1, 2]
+    (tmp_path / "plain.txt").write_text("")
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 def test_weights_are_as_readable_as_any_file(tmp_path: Path) -> None:

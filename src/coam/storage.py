@@ -5,22 +5,27 @@ A file holds the five arrays of `Matches` and one JSON header with everything el
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
 from coam.types import Grid, Matches, Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "coam-matches"
 VERSION = 1
@@ -81,7 +86,42 @@ def _sync(path: Path) -> None:
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> DataError:
     reason = error.strerror or " ".join(str(error).split())
-    return DataError(f"{os.fspath(path)}: cannot be written ({reason}); check the folder and the free space")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DataError(f"{os.fspath(path)}: the disk is full ({reason}); free some space and try again")
+    return DataError(f"{os.fspath(path)}: cannot be written ({reason}); check the folder and its permissions")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse an output folder that could not be made or written into; it is not made here.
+
+    Tried and not asked: to root everything looks allowed, also where the file system takes no files.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise DataError(f"{existing}: is a file; give a folder")
+    trial = existing / f".coam-{secrets.token_hex(6)}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def write_safetensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: dict[str, str]
+) -> None:
+    """Write a .safetensors file, whole or not at all, as readable as any other file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with atomic_write(path) as temporary:
+        try:
+            save_file(dict(tensors), temporary, metadata=metadata)
+        except SafetensorError as error:  # what the system said is only in its text
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise OSError(str(error)) from error
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:

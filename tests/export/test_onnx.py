@@ -49,6 +49,13 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
     assert "there is no model 'nothing'" in result.output
 
 
+def test_a_file_in_place_of_the_folder_is_refused_at_once(tmp_path):
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(build_app(), ["export", "onnx", "-o", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert result.output == f"error: {tmp_path / 'file'}: is a file; give a folder\n"
+
+
 def test_the_check_can_fail(exported):
     import torch
 
@@ -103,6 +110,11 @@ def test_the_example_finds_true_matches_without_torch(exported):
     assert bare.returncode == 1
     assert bare.stderr.startswith("usage: ")
     assert bare.stderr.count("\n") == 1
+    for wrong in ([*command[:2], "nowhere/cdunet-lite1", pair.left, pair.right], [*command[:4], "none.jpg"]):
+        failed = subprocess.run(wrong, capture_output=True, text=True, check=False)
+        assert failed.returncode == 1
+        assert "no such file; usage: python " in failed.stderr
+        assert failed.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("meeting", [(), (16,), (16, 8)])

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from small_networks import difference, picture, small_cdunet, small_stacked
 from torch import nn
 
-from coam.errors import ConfigError, WeightsError
+from coam.errors import ConfigError, DataError, WeightsError
 from coam.models import registry
 from coam.models.cdunet import CDUNetConfig
 from coam.models.registry import (
@@ -127,10 +128,10 @@ def test_a_failed_write_keeps_the_old_file(
 
     def full_disk(tensors: Any, path: Path, metadata: Any) -> None:
         path.write_bytes(b"half")
-        raise OSError("No space left on device")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(registry, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
+    with pytest.raises(DataError, match=r"the disk is full \(No space left on device\)"):
         save_model(net, file, "small")
     assert file.read_bytes() == before
     assert [p.name for p in file.parent.iterdir()] == [file.name]

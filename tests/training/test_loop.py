@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import tiny
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coam.data.sample import PairSource
@@ -24,6 +27,7 @@ from coam.training.config import LossSpec, ModelSpec, OptimiserSpec, Recipe
 from coam.training.log import drop_lines_after, read_log
 from coam.training.loop import Outcome, build_start, check_batches, make_fabric
 from coam.training.run import inherited_card, run_recipe
+from coam.training.stopping import Stopped, stop_requests
 
 CARD = {"recipe": "first", "steps": 9000, "pair_score": {"bias": 1.5}}
 
@@ -149,7 +153,7 @@ def test_the_time_budget_stops_and_the_run_goes_on(data: Path, unbroken: Path, t
 def test_a_finished_run_is_not_trained_again(data: Path, unbroken: Path) -> None:
     before = load_file(unbroken / "checkpoint.safetensors")
     outcome = train(tiny.RECIPE, tiny.source(data), tiny.start(), unbroken)
-    assert (outcome.step, outcome.finished) == (4, True)
+    assert (outcome.step, outcome.finished, outcome.taken) == (4, True, 0)
     assert torch.equal(outcome.model.state_dict()["norm.weight"], before["average.norm.weight"])
 
 
@@ -277,11 +281,70 @@ def test_missing_data_is_named(data: Path, tmp_path: Path) -> None:
         run_recipe(tiny.RECIPE, data, tmp_path / "run2", device="tpu")
 
 
-def test_a_checkpoint_that_cannot_be_written_gives_one_line(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.safetensors.tmp").mkdir()  # stands in its way as a full disk would
-    with pytest.raises(DataError, match="cannot be written") as caught:
+def test_a_checkpoint_that_cannot_be_written_gives_one_line(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", failing)
+    with pytest.raises(DataError, match=r"checkpoint.safetensors: cannot be written \(File too") as caught:
         train(tiny.with_steps(1), tiny.source(data), tiny.start(), tmp_path)
     assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_what_a_run_writes_is_as_readable_as_the_umask_says(data: Path, tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        train(tiny.with_steps(1), tiny.source(data), tiny.start(), tmp_path)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    names = ("checkpoint.safetensors", "log.jsonl", "model.safetensors")
+    assert modes == dict.fromkeys(names, 0o666 & ~mask)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_step_saves_it_and_the_run_goes_on(
+    data: Path, unbroken: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    source = tiny.source(data)
+    plain = source.sample
+
+    def interrupted(*arguments: Any) -> Any:
+        if not (tmp_path / "log.jsonl").exists():
+            os.kill(os.getpid(), number)  # in the middle of the first step
+        return plain(*arguments)
+
+    source.sample = interrupted  # type: ignore[method-assign]
+    torch.set_num_threads(1)
+    rare = replace(tiny.RECIPE, save_every=1000)  # only the signal makes it save
+    with pytest.raises(Stopped, match="stopped at step 1; run the same line again to go on") as caught:
+        train(rare, source, tiny.start(), tmp_path)
+    assert (caught.value.step, caught.value.number) == (1, number)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert load_model(tmp_path / "model.safetensors").card["steps"] == 1
+    outcome = train(rare, tiny.source(data), tiny.start(), tmp_path)
+    assert (outcome.step, outcome.taken) == (4, 3)
+    tiny.assert_equal_files(tmp_path / "checkpoint.safetensors", unbroken / "checkpoint.safetensors")
+
+
+def test_a_second_signal_works_as_ever_and_ignored_ones_stay_ignored() -> None:
+    with stop_requests() as request:
+        signal.raise_signal(signal.SIGINT)
+        assert request.number == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a job in the background has it
+    try:
+        with stop_requests() as request:
+            signal.raise_signal(signal.SIGINT)
+            assert request.number is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_batches_must_be_shared_equally() -> None:

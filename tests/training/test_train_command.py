@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -15,6 +18,7 @@ from coam.cli import build_app
 from coam.models.registry import load_model, save_model
 from coam.training import finetune
 from coam.training.log import read_log
+from coam.training.step import Step
 
 RECIPE = """
 name: mine
@@ -124,6 +128,89 @@ def test_a_stopped_fine_tuning_keeps_its_plan_and_its_photos(
     assert "other photos or another model" in other.stderr
 
 
+def test_a_complete_run_says_so_and_how_to_get_more(
+    small: None, start: Path, recipe: Path, data: Path, tmp_path: Path
+) -> None:
+    line = [recipe, "--data", data, "-o", tmp_path / "run", "--device", "cpu"]
+    assert "3 of 3 steps" in run(*line).stdout
+    again = run(*line, "--minutes", "60")
+    assert again.exit_code == 0
+    assert "this run is complete: all 3 steps were taken before" in again.stdout
+    assert f"model: {{start: {tmp_path / 'run' / 'model.safetensors'}}}" in again.stdout
+    assert json.loads(run(*line, "--json").stdout)["taken"] == 0
+
+    photos = ["--photos", data / "photos", "-o", tmp_path / "tuned", "--device", "cpu", "--minutes", "60"]
+    plan = finetune.load_recipe("finetune-photos")
+    plan = finetune.plan_steps(finetune._for_device(plan, torch.device("cpu")), 1e-9, 1.0)
+    sources = tuple(replace(source, path=str(data / "photos")) for source in plan.sources)
+    plan = replace(plan, model=replace(plan.model, start=str(start)), sources=sources)
+    (tmp_path / "tuned").mkdir()
+    finetune._write_recipe(plan, tmp_path / "tuned" / "recipe.json")  # of one step
+    assert "1 of 1 steps" in run(*photos, "--model", start).stdout
+    again = run(*photos, "--model", start)
+    assert "this run is complete: all 1 steps were taken before" in again.stdout
+    assert f"-o ANOTHER_RUN --model {tmp_path / 'tuned' / 'model.safetensors'}" in again.stdout
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Someone presses it in every step."""
+    plain = Step.__call__
+
+    def interrupted(self: Step, step: int) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return plain(self, step)
+
+    monkeypatch.setattr(Step, "__call__", interrupted)
+    return monkeypatch
+
+
+def test_ctrl_c_is_one_line_and_130(
+    ctrl_c: pytest.MonkeyPatch, recipe: Path, data: Path, tmp_path: Path
+) -> None:
+    line = [recipe, "--data", data, "-o", tmp_path / "run", "--device", "cpu"]
+    result = run(*line, "--json")
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert result.stderr == "stopped at step 1; run the same line again to go on\n"
+    ctrl_c.undo()
+    assert json.loads(run(*line, "--json").stdout)["taken"] == 2
+
+
+def test_ctrl_c_in_the_trial_promises_nothing(
+    small: None, ctrl_c: pytest.MonkeyPatch, start: Path, data: Path, tmp_path: Path
+) -> None:
+    result = run("--photos", data / "photos", "-o", tmp_path / "run", "--model", start, "--device", "cpu")
+    assert result.exit_code == 130
+    assert result.stderr == "error: stopped\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_but_the_line_is_printed_off_a_terminal(recipe: Path, data: Path, tmp_path: Path) -> None:
+    result = run(recipe, "--data", data, "-o", tmp_path / "run", "--device", "cpu", "--json")
+    assert result.stderr == ""
+    result = run(recipe, "--data", tmp_path / "none", "-o", tmp_path / "run", "--device", "cpu")
+    assert result.stderr.startswith("error: ")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_photos_are_read(
+    recipe: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("the photos were read")
+
+    monkeypatch.setattr("coam.training.run.build_source", read)
+    monkeypatch.setattr(finetune, "build_mixture", read)
+    (tmp_path / "file").touch()
+    cases = {Path("/proc/run"): "cannot be written", tmp_path / "file" / "run": "is a file; give a folder"}
+    for output, message in cases.items():
+        for line in ([recipe, "--data", data], ["--photos", data / "photos"]):
+            result = run(*line, "-o", output, "--device", "cpu")
+            assert result.exit_code == 2
+            assert message in result.stderr
+            assert "disk is full" not in result.stderr
+
+
 def test_plans_fit_the_time() -> None:
     recipe = finetune.load_recipe("finetune-photos")
     planned = finetune.plan_steps(recipe, pairs_per_second=8.0, seconds=100.0)
@@ -150,6 +237,8 @@ def test_mistakes_are_one_line_and_exit_code_2(recipe: Path, data: Path, start: 
         ([recipe, "--data", empty], "photos: not there"),
         ([recipe, "--data", data, "--model", start], "--model belongs to --photos"),
         (["no-such-recipe", "--data", data], "there is no recipe 'no-such-recipe'; choose one of"),
+        (["no-such-recipe"], "there is no recipe 'no-such-recipe'; choose one of"),
+        (["stylize"], "--data is missing"),
         ([tmp_path / "none.yaml", "--data", data], "cannot be read as YAML"),
         (["--photos", empty], "no photos found"),
         (["--photos", tmp_path / "none"], "no such folder of photos"),

@@ -281,7 +281,12 @@ def _settings(estimator: str, threshold: float | None) -> dict[str, Any]:
 
 
 def folder_of(output: Path | None, benchmark: str, root: Path, spec: MatcherSpec) -> Path:
-    return output or Path("eval") / benchmark / root.resolve().name / spec.name
+    """Where the results go, after checking that they can."""
+    from coam.storage import check_folder
+
+    folder = output or Path("eval") / benchmark / root.resolve().name / spec.name
+    check_folder(folder)
+    return folder
 
 
 def _run(

@@ -153,9 +153,9 @@ def invariance(
     spec = matcher_of(matcher, device, resolution, None, preset, settings_of_matcher)
     available = load_invariance(root)
     pairs = limit_pairs(available, limit)
+    folder = folder_of(output, "invariance", root, spec)
     with progress_bar(f"invariance: {spec.name}", len(pairs)) as advance:
         rows = measure_invariance(spec.create(), pairs, advance)
-    folder = folder_of(output, "invariance", root, spec)
     _report(INVARIANCE, pairs, rows, spec, len(available), folder, as_json)
 
 
@@ -191,9 +191,9 @@ def stylization(
     available = load_stylization(root)
     pairs = limit_pairs(available, limit)
     ours = load_stylizer(weights, device=device, resolution=resolution or RESOLUTION)
+    folder = folder_of(output, "stylization", root, spec)
     with progress_bar(f"stylization: {spec.name}", len(pairs)) as advance:
         rows = measure_stylization(spec.create(), pairs, function, advance, ours, leaks)
-    folder = folder_of(output, "stylization", root, spec)
     _report(STYLIZATION, pairs, rows, spec, len(available), folder, as_json)
 
 

@@ -23,6 +23,10 @@ def export_as_onnx(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write MODEL.encode.onnx (once per photo) and MODEL.decode.onnx (once per pair), any image size."""
+    from coam.storage import check_folder
+
+    check_folder(output)
+
     from coam.export.onnx import check_onnx, export_onnx
     from coam.models.registry import load_model
 

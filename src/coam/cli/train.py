@@ -15,6 +15,8 @@ import typer
 from coam.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coam.stylization.recipe import StylizeRecipe
+    from coam.training.config import Recipe
     from coam.training.finetune import FineTuned
 
 MINUTES_FOR_PHOTOS = 5.0
@@ -52,19 +54,26 @@ def train(
     """Train a model. Run the same line again to go on where a run was stopped."""
     if (recipe is None) == (photos is None):
         raise ConfigError("give either a RECIPE with --data ROOT, or --photos DIR")
+    if photos is not None and (data is not None or devices != 1):
+        raise ConfigError("--data and --devices belong to a RECIPE, not to --photos")
+    if recipe is not None and model is not None:
+        raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
+
+    from coam.storage import check_folder
+    from coam.training.stopping import Stopped
+
     summary: dict[str, Any] | None
-    if photos is not None:
-        if data is not None or devices != 1:
-            raise ConfigError("--data and --devices belong to a RECIPE, not to --photos")
-        summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device, plot)
-    else:
-        assert recipe is not None
-        if data is None:
-            raise ConfigError("--data is missing: the folder that the recipe's paths start from")
-        if model is not None:
-            raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
-        by_recipe = _stylizer if _trains_stylizer(recipe) else _by_recipe
-        summary = by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot)
+    check_folder(output)  # before minutes are spent on reading photos
+    try:
+        if photos is not None:
+            summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device, plot)
+        else:
+            assert recipe is not None
+            summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot)
+    except Stopped as stopped:
+        if stopped.first_process:
+            typer.echo(str(stopped), err=True)
+        raise typer.Exit(128 + stopped.number) from stopped
     if summary is None:  # a further process of a run on several devices
         return
     if plot:
@@ -73,35 +82,46 @@ def train(
 
 
 def _by_recipe(
-    name: str, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
+    name: str, data: Path | None, output: Path, minutes: float, device: str, devices: int, plot: bool
 ) -> dict[str, Any] | None:
+    """What a recipe of either kind trains: a matcher or the stylizer."""
+    from coam.stylization.recipe import is_stylizer_recipe, load_stylize_recipe
     from coam.training.config import load_recipe
+
+    if is_stylizer_recipe(name):
+        return _stylizer(load_stylize_recipe(name), _given(data), output, minutes, device, devices, plot)
+    return _matcher(load_recipe(name), _given(data), output, minutes, device, devices, plot)
+
+
+def _given(data: Path | None) -> Path:
+    if data is None:
+        raise ConfigError("--data is missing: the folder that the recipe's paths start from")
+    return data
+
+
+def _matcher(
+    recipe: Recipe, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
+) -> dict[str, Any] | None:
     from coam.training.run import run_recipe
 
-    recipe = load_recipe(name)
     with progress_bar() as (begin, report):
         begin(recipe.steps)
         outcome = run_recipe(recipe, data, output, minutes, _plotting(report, output, plot), device, devices)
     if not outcome.first_process:
         return None
-    return _summary(output, outcome.step, recipe.steps, outcome.seconds)
-
-
-def _trains_stylizer(name: str) -> bool:
-    from coam.stylization.recipe import is_stylizer_recipe
-
-    return is_stylizer_recipe(name)
+    summary = _summary(output, outcome.step, recipe.steps, outcome.seconds, outcome.taken)
+    if outcome.taken == 0:
+        summary["more"] = f"another -o, and a recipe with model: {{start: {summary['model']}}}"
+    return summary
 
 
 def _stylizer(
-    name: str, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
+    recipe: StylizeRecipe, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
 ) -> dict[str, Any]:
-    from coam.stylization.recipe import load_stylize_recipe
     from coam.stylization.train import print_line, train_stylizer
 
     if devices != 1:
         raise ConfigError("the stylizer trains on one device; leave --devices out")
-    recipe = load_stylize_recipe(name)
     outcome = train_stylizer(recipe, data, output, minutes, device, _plotting(print_line, output, plot))
     summary = _summary(output, outcome.step, recipe.steps, outcome.seconds)
     next_command = f"coam stylize VIEW.jpg STYLE.jpg -o out.png --weights {summary['model']}"
@@ -124,7 +144,10 @@ def _on_photos(
             lambda recipe: begin(recipe.steps),
         )
     _warn(done)
-    summary = _summary(output, done.outcome.step, done.recipe.steps, done.outcome.seconds)
+    outcome = done.outcome
+    summary = _summary(output, outcome.step, done.recipe.steps, outcome.seconds, outcome.taken)
+    if outcome.taken == 0:
+        summary["more"] = f"coam train --photos {photos} -o ANOTHER_RUN --model {summary['model']}"
     summary["photos"] = done.photos
     summary["right_before"], summary["right_after"] = round(done.before.right, 4), round(done.after.right, 4)
     summary["error_before"], summary["error_after"] = round(done.before.error, 3), round(done.after.error, 3)
@@ -139,7 +162,7 @@ def _warn(done: FineTuned) -> None:
         typer.echo("warning: the model matches new views of these photos worse than before", err=True)
 
 
-def _summary(output: Path, step: int, steps: int, seconds: float) -> dict[str, Any]:
+def _summary(output: Path, step: int, steps: int, seconds: float, taken: int | None = None) -> dict[str, Any]:
     from coam.training.loop import LOG, MODEL
 
     return {
@@ -149,7 +172,7 @@ def _summary(output: Path, step: int, steps: int, seconds: float) -> dict[str, A
         "steps": steps,
         "finished": step >= steps,
         "seconds": round(seconds, 1),
-    }
+    } | ({} if taken is None else {"taken": taken})
 
 
 def _plot(output: Path) -> Path:
@@ -184,7 +207,11 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(summary))
         return
-    typer.echo(f"{summary['step']} of {summary['steps']} steps in {summary['seconds']:.0f} s")
+    if summary.get("taken") == 0:
+        typer.echo(f"this run is complete: all {summary['steps']} steps were taken before, none were added")
+        typer.echo(f"for more: {summary['more']}")
+    else:
+        typer.echo(f"{summary['step']} of {summary['steps']} steps in {summary['seconds']:.0f} s")
     if "right_before" in summary:
         typer.echo(
             f"new views of the {summary['photos']} photos: right matches {summary['right_before']:.3f}"
@@ -212,7 +239,9 @@ def progress_bar() -> Iterator[tuple[Callable[[int], None], Report]]:
         TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # Off a terminal rich would write an empty line in place of the bar.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("preparing", total=None, figures="")
 
         def begin(steps: int) -> None:

@@ -22,6 +22,7 @@ from coam.errors import ConfigError
 from coam.types import Matches
 
 PathPair = tuple[Path, Path]
+OPENCV = ("sift", "rootsift", "orb")
 
 
 class PairMatcher(Protocol):
@@ -66,12 +67,18 @@ def find_matcher(name: str, *, device: str = "auto", **options: Any) -> MatcherS
     if ":" in name and not Path(name).exists():
         return _plugged_in(name, chosen)
     lower = name.lower()
-    if lower in ("sift", "rootsift", "orb"):
+    if lower in OPENCV:
         return _opencv(lower, chosen)
     from coam.evaluation.peers import PEERS, peer_spec
+    from coam.models.registry import MODELS
 
     if lower in PEERS:
         return peer_spec(lower, device, chosen)
+    if name not in MODELS and Path(name).suffix != ".safetensors":
+        raise ConfigError(
+            f"there is no matcher {name!r}; choose one of {', '.join((*MODELS, *OPENCV, *PEERS))}, "
+            "a .safetensors file or package.module:function"
+        )
     if "keypoints" in chosen:
         return _ours_on_keypoints(name, device, chosen)
     return _ours(name, device, chosen)

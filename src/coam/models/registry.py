@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
 from coam.models.capsnet import CAPSNet, CAPSNetConfig
 from coam.models.cdunet import CDUNet, CDUNetConfig
 from coam.models.stacked import StackedCDUNet, StackedConfig
+from coam.storage import write_safetensors
 
 DescriptorModel = CDUNet | StackedCDUNet | CAPSNet
 FORMAT = "coam-1"
@@ -109,13 +109,7 @@ def save_model(
         "preprocessing": json.dumps(_preprocessing(model)),
         "card": json.dumps(card or {}),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        save_file(tensors, temporary, metadata=metadata)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_safetensors(path, tensors, metadata)
     return path
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from coam.errors import ConfigError, DataError, WeightsError
+from coam.errors import ConfigError, WeightsError
+from coam.storage import write_safetensors
 from coam.training.config import Recipe, from_mapping
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -33,13 +33,7 @@ def save_checkpoint(
         tensors |= {f"moment.{name}.{key}": state[key] for key in MOMENTS if key in state}
     tensors = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
     metadata = {"step": str(step), "recipe": json.dumps(dataclasses.asdict(recipe))}
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        save_file(tensors, temporary, metadata=metadata)
-        temporary.replace(path)
-    except (SafetensorError, OSError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise DataError(f"{path}: cannot be written ({reason}); free some space and train again") from error
+    write_safetensors(path, tensors, metadata)
 
 
 def load_checkpoint(

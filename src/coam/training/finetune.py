@@ -27,6 +27,7 @@ from coam.training.loop import LOG, Outcome, Report, build_start, make_fabric, m
 from coam.training.objective import Objective
 from coam.training.run import inherited_card
 from coam.training.sources import build_mixture
+from coam.training.stopping import Stopped
 
 RECIPE = "finetune-photos"
 RECIPE_FILE = "recipe.json"  # the recipe as planned, so that a run that goes on keeps its plan
@@ -167,7 +168,10 @@ def _trial(recipe: Recipe, source: PairSource, model: DescriptorModel, fabric: A
     steps = TRIAL_STEPS[fabric.device.type]
     trial = replace(recipe, phases=(replace(recipe.phases[0], steps=steps),), log_every=1)
     with tempfile.TemporaryDirectory() as folder:
-        train(trial, source, copy.deepcopy(model), Path(folder), fabric)
+        try:
+            train(trial, source, copy.deepcopy(model), Path(folder), fabric)
+        except Stopped as stopped:
+            raise KeyboardInterrupt from stopped  # of a trial nothing is kept to go on from
         return read_log(Path(folder) / LOG)[-1]["pairs_per_second"]
 
 

@@ -1,7 +1,7 @@
 """The training loop, in the order in which things happen.
 
 Every step draws its randomness from a seed made of the recipe's seed, the step and the process, so a run that
-was killed and resumed takes exactly the steps that an unbroken one takes.
+was killed and resumed takes exactly the steps that an unbroken one takes. Ctrl-C ends it after a whole step.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from coam.training.objective import Objective
 from coam.training.objective_posed import EpipolarObjective
 from coam.training.schedule import phase_of, start_average
 from coam.training.step import Step, build_optimiser, set_training_mode
+from coam.training.stopping import Stopped, stop_requests
 
 Report = Callable[[dict[str, float]], None]
 MODEL, CHECKPOINT, LOG = "model.safetensors", "checkpoint.safetensors", "log.jsonl"
@@ -50,6 +51,7 @@ class Outcome:
     finished: bool  # False: the time budget ended it; run again to go on
     seconds: float
     first_process: bool = True  # False in the others of a run on several devices
+    taken: int = 1  # steps of this call; 0: the run was complete before
 
 
 def build_start(recipe: Recipe, root: Path) -> ModelFile:
@@ -77,6 +79,7 @@ def train(
     """Train until the recipe's steps are done or the time is over; goes on from a checkpoint in `folder`.
 
     `report` gets every line of the log. `card` goes into the model's file, with recipe and steps added.
+    Ctrl-C and SIGTERM let the step under way end, save everything, and raise `Stopped`.
     """
     start_time = time.monotonic()
     fabric = fabric or make_fabric()
@@ -97,33 +100,35 @@ def train(
     if fabric.is_global_zero:
         drop_lines_after(folder / LOG, step)  # a killed run may have logged steps that it did not save
     clock = Clock(fabric.device)
+    first_step, last, signalled = step, step >= recipe.steps, None
 
-    while step < recipe.steps:
-        figures, norm = take_step(step)
-        step += 1
-        clock.add(phase_of(recipe, step - 1).batch)
-        # All processes must stop at the same step, so the first one looks at the clock for all.
-        over = time.monotonic() - start_time >= budget_seconds
-        if fabric.world_size > 1 and math.isfinite(budget_seconds):
-            over = fabric.broadcast(over)
-        last = over or step == recipe.steps
-        if last or step % recipe.log_every == 0 or step % recipe.save_every == 0:
-            line = summarise(figures, norm, step, clock)
-            if fabric.is_global_zero:
-                append_line(folder / LOG, line, report)
-            check_finite(line, checkpoint)  # before anything broken is saved
-        if fabric.is_global_zero and (last or step % recipe.save_every == 0):
-            save_checkpoint(checkpoint, step, recipe, model, average, optimiser)
-        if over:
-            break
+    with stop_requests() as request:
+        while not last:
+            figures, norm = take_step(step)
+            step += 1
+            clock.add(phase_of(recipe, step - 1).batch)
+            over, signalled = time.monotonic() - start_time >= budget_seconds, request.number
+            if fabric.world_size > 1:  # all must stop at the same step, so the first one looks for all
+                over, signalled = fabric.broadcast((over, signalled))
+            last = over or signalled is not None or step == recipe.steps
+            if last or step % recipe.log_every == 0 or step % recipe.save_every == 0:
+                line = summarise(figures, norm, step, clock)
+                if fabric.is_global_zero:
+                    append_line(folder / LOG, line, report)
+                check_finite(line, checkpoint)  # before anything broken is saved
+            if fabric.is_global_zero and (last or step % recipe.save_every == 0):
+                save_checkpoint(checkpoint, step, recipe, model, average, optimiser)
 
     averaged = build_model_like(model, average)
     if fabric.is_global_zero:
         name, full_card = describe(recipe, step, card or {})
         save_model(averaged, folder / MODEL, name, full_card)
     fabric.barrier()
+    if signalled is not None and step < recipe.steps:
+        raise Stopped(step, signalled, fabric.is_global_zero)
     seconds = time.monotonic() - start_time
-    return Outcome(averaged, step, step >= recipe.steps, seconds, fabric.is_global_zero)
+    finished, taken = step >= recipe.steps, step - first_step
+    return Outcome(averaged, step, finished, seconds, fabric.is_global_zero, taken)
 
 
 def build_objective(model: DescriptorModel, spec: LossSpec) -> Objective | EpipolarObjective:
