@@ -13,6 +13,7 @@ from coam.cli.eval import register
 from coam.errors import CoamError, ConfigError, DataError
 from coam.evaluation.compare import compare_reports
 from coam.evaluation.runner import read_report
+from coam.evaluation.text_report import few_note
 
 
 @pytest.fixture
@@ -117,6 +118,19 @@ def test_limit_and_default_folder(invoke, hpatches_root: Path, tmp_path: Path, m
     assert read_report(Path("eval/hpatches/hpatches/sift"))["pairs_available"] == 7
 
 
+def test_reports_say_which_tables_rest_on_few_sequences(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    result = invoke("hpatches", "--root", hpatches_root, "-m", "sift", "-o", tmp_path / "out")
+    note = "fewer than 8 independent sequences, so the intervals say little: "
+    note += "all (2), illumination (1), viewpoint (1)"
+    assert result.stdout.count(note) == 1
+    for name in ("report.md", "report.html"):
+        assert (tmp_path / "out" / name).read_text().count(note) == 1
+    report = read_report(tmp_path / "out")
+    pairs = [pair | {"sequence": str(i), "subsets": []} for i, pair in enumerate(report["pairs"])]
+    assert few_note(report | {"pairs": pairs}) != []
+    assert few_note(report | {"pairs": [*pairs, pairs[0] | {"sequence": "eighth"}]}) == []
+
+
 def test_measure_needs_no_files(hpatches_root: Path) -> None:
     from simple_matchers import plugged_in
 
@@ -133,8 +147,16 @@ def test_measure_needs_no_files(hpatches_root: Path) -> None:
 def test_mistakes_are_one_clear_line(invoke, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="hpatches-sequences-release"):
         invoke("hpatches", "--root", tmp_path, "-m", "sift")
+    with pytest.raises(ConfigError, match=r"no matcher 'bogus'; choose one of cdunet-lite1.* sift, .* loftr"):
+        invoke("hpatches", "--root", tmp_path, "-m", "bogus")
     with pytest.raises(ConfigError, match="--estimator ransac is not known"):
         invoke("hpatches", "--root", tmp_path, "-m", "sift", "--estimator", "ransac")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file: is a file; give a folder"):
+        invoke("hpatches", "--root", hpatches_root, "-m", "sift", "-o", tmp_path / "file")
 
 
 def test_settings_of_our_matcher_reach_it_and_its_label(invoke, hpatches_root: Path, tmp_path: Path) -> None:
@@ -165,11 +187,18 @@ def test_compare_two_matchers(invoke, hpatches_root: Path, tmp_path: Path) -> No
     evaluate(invoke, hpatches_root, tmp_path / "b", "simple_matchers:plugged_in")
     result = invoke("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c")
     assert "A = sift, B = plugged_in, 7 shared pairs" in result.stdout
+    # Two sequences: where both agree the interval leaves out 0, and still nothing is settled.
+    assert "all (2 sequences):" in result.stdout
+    assert "too few to tell" in result.stdout
+    assert "real" not in result.stdout
     comparison = compare_reports(tmp_path / "a", tmp_path / "b")
     entry = comparison["tables"]["all"]["matches"]
     assert entry["b"] == 50
     assert entry["difference"]["value"] == pytest.approx(50 - entry["a"])
-    assert "plugged_in" in (tmp_path / "c" / "compare.html").read_text()
+    page = (tmp_path / "c" / "compare.html").read_text()
+    assert "plugged_in" in page
+    assert "too few to tell" in page
+    assert ">real<" not in page
     assert json.loads((tmp_path / "c" / "compare.json").read_text())["pairs"] == 7
 
 

@@ -49,6 +49,15 @@ def test_a_small_steady_gain_is_real_when_paired() -> None:
     assert found.probability_b_better == 1.0
 
 
+def test_a_few_sequences_settle_nothing_however_they_agree() -> None:
+    hardness = np.random.default_rng(0).random(40)
+    for count, few in ((2, True), (7, True), (8, False)):
+        sequences = [i % count for i in range(40)]
+        found = compare_paired(mean_of(hardness), mean_of(hardness + 0.01), sequences)
+        assert found.difference.low > 0
+        assert (found.sequences, found.too_few, found.significant) == (count, few, not few)
+
+
 def test_noise_is_not_a_difference() -> None:
     a, b = np.random.default_rng(2).random((2, 40))
     found = compare_paired(mean_of(a), mean_of(b), list(range(40)))

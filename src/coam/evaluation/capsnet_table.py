@@ -241,7 +241,7 @@ def _difference_cell(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "no such pairs"
     gap = entry["difference"]
-    verdict = "" if entry["significant"] else ", not settled"
+    verdict = ", too few" if entry["too_few"] else "" if entry["significant"] else ", not settled"
     return f"{100 * gap['value']:+.1f} [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]{verdict}"
 
 

@@ -14,7 +14,7 @@ from coam.errors import DataError
 from coam.evaluation.benchmarks import find_benchmark
 from coam.evaluation.html_report import page, table
 from coam.evaluation.runner import decode_row, read_report, write_json
-from coam.evaluation.statistics import compare_paired
+from coam.evaluation.statistics import FEW, compare_paired
 from coam.evaluation.summary import Figure, Table, on_table
 from coam.evaluation.svg import line_plot
 from coam.evaluation.text_report import figure_kind, format_value
@@ -82,12 +82,16 @@ def _compare_subset(
             "b": b(whole),
             "difference": asdict(compared.difference),
             "probability_b_better": better if figure.higher_is_better else 1.0 - better,
+            "sequences": compared.sequences,
+            "too_few": compared.too_few,
             "significant": compared.significant,
         }
     return result
 
 
 def _verdict(entry: dict[str, Any]) -> str:
+    if entry["too_few"]:
+        return "too few to tell"
     return "real" if entry["significant"] else "not settled"
 
 
@@ -98,7 +102,8 @@ def comparison_text(comparison: dict[str, Any]) -> str:
         f"{comparison['pairs']} shared pairs"
     ]
     for subset, figures in comparison["tables"].items():
-        lines.append(f"{subset}:")
+        count = next((entry["sequences"] for entry in figures.values()), 0)
+        lines.append(f"{subset} ({count} sequence{'' if count == 1 else 's'}):")
         for name, entry in figures.items():
             kind, gap = figure_kind(name), entry["difference"]
             values = f"A {format_value(entry['a'], kind)}  B {format_value(entry['b'], kind)}"
@@ -119,7 +124,8 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
     write_json(folder / "compare.json", comparison)
     a, b = (escape(comparison[side]["matcher"]) for side in "ab")
     parts = [f"<h1>{escape(comparison['benchmark'])}: {a} against {b}</h1>"]
-    note = "B - A with 95 % bootstrap intervals, same resampled sequences. Real: the interval leaves out 0."
+    note = "B - A with 95 % bootstrap intervals, same resampled sequences. Real: the interval leaves out 0"
+    note += f" and rests on at least {FEW} sequences."
     parts.append(f'<p class="lead">A is {a}, B is {b}; {comparison["pairs"]} shared pairs. {note}</p>')
     if comparison["curves"]:
         axes = (comparison["curve_axes"][0], comparison["curve_axes"][1])

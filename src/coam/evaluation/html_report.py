@@ -16,7 +16,7 @@ from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.predictions import PredictionStore
 from coam.evaluation.runner import PairBenchmark
 from coam.evaluation.svg import line_plot
-from coam.evaluation.text_report import figure_kind, format_value, write_markdown
+from coam.evaluation.text_report import few_note, figure_kind, format_value, write_markdown
 from coam.types import Matches
 
 STYLE = """
@@ -96,6 +96,7 @@ def html_report(report: dict[str, Any], pictures: Sequence[Picture] = ()) -> str
     heads = [f"{escape(s)}<small>{tables[s]['pairs']['value']:.0f} pairs</small>" for s in tables]
     rows = [[escape(name), *(_cell(tables[s].get(name), name) for s in tables)] for name in names]
     parts.append("<h2>Figures</h2>" + table(["", *heads], rows))
+    parts += [f"<p>{escape(line)}</p>" for line in few_note(report)]
     if pictures:
         shown = "".join(
             f'<figure><img src="{p.data_uri}" alt="{escape(p.caption)}">'

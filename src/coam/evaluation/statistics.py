@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+FEW = 8  # sequences; from fewer, a bootstrap interval says little (two that agree always leave out zero)
 Statistic = Callable[[npt.NDArray[np.int64]], float]  # indices of the drawn pairs -> figure
 
 
@@ -30,11 +31,17 @@ class PairedComparison:
 
     difference: Interval
     probability_b_better: float  # share of resamples in which b beats a (ties count half)
+    sequences: int  # how many were resampled
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there are too few sequences for any verdict."""
+        return self.sequences < FEW
 
     @property
     def significant(self) -> bool:
-        """Whether the 95 % interval of the difference leaves out zero."""
-        return self.difference.low > 0 or self.difference.high < 0
+        """Whether the 95 % interval of the difference leaves out zero and rests on enough sequences."""
+        return not self.too_few and (self.difference.low > 0 or self.difference.high < 0)
 
 
 def _resamples(sequences: Sequence[Hashable], count: int, seed: int) -> list[npt.NDArray[np.int64]]:
@@ -86,10 +93,11 @@ def compare_paired(
     """Is b better than a? Both see the SAME resampled pairs, so what is hard for both cancels."""
     whole = np.arange(len(sequences), dtype=np.int64)
     value = _difference(statistic_b(whole), statistic_a(whole))
-    if len(set(sequences)) < 2:
-        return PairedComparison(Interval(value, float("nan"), float("nan")), float("nan"))
+    count = len(set(sequences))
+    if count < 2:
+        return PairedComparison(Interval(value, float("nan"), float("nan")), float("nan"), count)
     drawn = np.asarray(
         [_difference(statistic_b(i), statistic_a(i)) for i in _resamples(sequences, resamples, seed)]
     )
     better = float((drawn > 0).mean() + 0.5 * (drawn == 0).mean())
-    return PairedComparison(Interval(value, *_central_95(drawn)), better)
+    return PairedComparison(Interval(value, *_central_95(drawn)), better, count)

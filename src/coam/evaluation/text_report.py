@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from coam.evaluation.statistics import FEW
+
 
 def format_value(value: float | None, kind: str = "share") -> str:
     """A figure as people write it; "-" where it is not defined."""
@@ -31,9 +33,20 @@ def table_text(report: dict[str, Any]) -> str:
         [name] + [_cell(tables[s].get(name), figure_kind(name)) for s in tables] for name in names
     ]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    rows = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join(rows + few_note(report))
+
+
+def few_note(report: dict[str, Any]) -> list[str]:
+    """One line that names the tables that rest on too few sequences; none where all rest on enough."""
+    members: dict[str, set[str]] = {"all": set()}
+    for pair in report["pairs"]:
+        for subset in ("all", *pair["subsets"]):
+            members.setdefault(subset, set()).add(pair["sequence"])
+    few = [f"{subset} ({len(names)})" for subset, names in members.items() if len(names) < FEW]
+    if not few:
+        return []
+    return [f"fewer than {FEW} independent sequences, so the intervals say little: {', '.join(few)}"]
 
 
 def _cell(entry: dict[str, float] | None, kind: str) -> str:
@@ -60,6 +73,7 @@ def markdown_report(report: dict[str, Any]) -> str:
     lines += [
         "",
         "95 % bootstrap intervals in brackets; whole sequences are resampled.",
+        *few_note(report),
         "",
         "## Sequences",
         "",
