@@ -5,6 +5,7 @@ What does not depend on training runs on a small untrained network; what does, o
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -468,11 +469,40 @@ def test_unknown_options_name_the_known_ones() -> None:
         load_matcher("superglue")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "xpu"])
+@pytest.mark.parametrize("device", ["gpu", "cpu:x", ""])
+def test_unknown_devices(device: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pick_device(device)
+    assert str(caught.value) == f"there is no device {device}; choose auto, cpu, cuda, cuda:1 or mps"
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "xpu"])
 def test_impossible_devices(device: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be used here .*try device='cpu'") as caught:
+    with pytest.raises(ConfigError, match=r"cannot be used here .*choose cpu or auto") as caught:
         pick_device(device)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pairs", [["a.jpg"], ["ab"], "a.jpg", [("a.jpg", "b.jpg", "c.jpg")], [5], [Path("a")]]
+)
+def test_match_many_wants_pairs(small: Matcher, pairs: Any) -> None:
+    with pytest.raises(ConfigError, match=r"match_many takes pairs of photos, \(a, b\); it was given"):
+        list(small.match_many(pairs))
+
+
+@pytest.mark.parametrize("point", [3, (3,), (1, 2, 3), "ab", None, ("x", 2)])
+def test_explain_wants_one_point(small: Matcher, point: Any) -> None:
+    with pytest.raises(ConfigError, match=r"point must be two numbers \(x, y\)"):
+        small.explain(noise(64, 96), noise(64, 96), point)
+
+
+def test_every_result_tells_its_looks_and_seconds(small: Matcher) -> None:
+    photo = noise(64, 96)
+    for matches in (*small.match_many([(photo, photo)] * 2), small.match(photo, photo, [(3, 4)])):
+        assert matches.meta["seconds"] > 0
+        assert matches.meta["looks"] >= 1
+    assert math.isnan(matches.overlap)  # of given keypoints, as docs/formats.md says
 
 
 def test_devices_that_exist() -> None:

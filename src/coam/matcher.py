@@ -106,11 +106,16 @@ class Matcher:
     def match_many(self, pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Iterator[Matches]:
         """Matches of many pairs; a photo given by its path is encoded once while it stays in the cache.
 
-        On CUDA pairs of the same sizes are decoded together.
+        On CUDA pairs of the same sizes are decoded together. meta["seconds"] is the time since the result
+        before was taken.
         """
         waiting: deque[tuple[PreparedImage, PreparedImage]] = deque()
+        start = time.perf_counter()
         for found in self.matching.between_many(self._decoded(pairs, waiting)):
-            yield self._look_on(*waiting.popleft(), found)
+            matches = self._look_on(*waiting.popleft(), found)
+            matches.meta["seconds"] = round(time.perf_counter() - start, 4)
+            yield matches
+            start = time.perf_counter()
 
     @torch.inference_mode()
     def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
@@ -133,9 +138,10 @@ class Matcher:
         point: tuple[float, float],
     ) -> Explanation:
         """Attention, similarity and distinctiveness maps for one point (x, y) of photo 0."""
+        point = _checked_point(point)
         a, b = self._cached(image0), self._cached(image1)
         width, height = a.image.size
-        if len(point) != 2 or not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
+        if not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
             raise ImageError(f"the point {point} lies outside photo 0, which is {width} x {height}")
         dense0, dense1 = self.network.decode(a.encoded, b.encoded)
         inside = resize_points(
@@ -148,7 +154,7 @@ class Matcher:
         return Explanation(
             image0=a.image.rgb,
             image1=b.image.rgb,
-            point=(float(point[0]), float(point[1])),
+            point=point,
             best=(float(best[0]), float(best[1])),
             similarity=_numpy(similarity),
             attention=self._attention_of(a, b, inside[0]),
@@ -183,7 +189,8 @@ class Matcher:
         at_once = PAIRS_AT_ONCE if self.device.type == "cuda" else 1
         remaining = iter(pairs)
         while sources := list(islice(remaining, at_once)):
-            batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in sources]
+            both = [_checked_pair(source) for source in sources]
+            batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in both]
             waiting.extend(batch)
             yield from decode_pairs(self.network, [(a.encoded, b.encoded) for a, b in batch])
 
@@ -277,6 +284,7 @@ class Matcher:
     ) -> Matches:
         points0 = resize_points(torch.from_numpy(keypoints).to(self.device), a.resized.scale)
         matches = self._to_matches(a, b, self.matching.of_keypoints(*dense, points0))
+        matches.meta["looks"] = 1
         return replace(matches, points0=keypoints)  # exactly what was given, not its round trip
 
     def _grid(self, prepared: PreparedImage) -> Grid:
@@ -360,6 +368,26 @@ def choose_matches(matches: Matches, config: MatcherConfig) -> Matches:
     points0, scores = torch.from_numpy(matches.points0), torch.from_numpy(matches.scores)
     cell = max(matches.size0) / CROWDING_CELLS
     return matches.select(choose_spread(points0, scores, config.max_matches, cell, config.crowding).numpy())
+
+
+def _checked_pair(pair: Any) -> tuple[ImageLike, ImageLike]:
+    """The two photos of a pair; the name of one photo is no pair of letters."""
+    photos: Any = None if isinstance(pair, str | bytes) else pair
+    try:
+        image0, image1 = photos
+    except (TypeError, ValueError) as error:
+        what = repr(pair) if isinstance(pair, str | bytes | os.PathLike) else f"a {type(pair).__name__}"
+        raise ConfigError(f"match_many takes pairs of photos, (a, b); it was given {what}") from error
+    return image0, image1
+
+
+def _checked_point(point: Any) -> tuple[float, float]:
+    """One point as two plain numbers."""
+    try:
+        x, y = (float(value) for value in point)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"point must be two numbers (x, y), pixels of photo 0; not {point!r}") from error
+    return x, y
 
 
 def _checked_keypoints(keypoints: npt.ArrayLike, size: tuple[int, int]) -> FloatArray:

@@ -48,11 +48,16 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     if device != "auto":
         try:
             chosen = torch.device(device)
+        except (RuntimeError, TypeError) as error:  # torch names every kind of device it has heard of
+            raise ConfigError(
+                f"there is no device {device!s}; choose auto, cpu, cuda, cuda:1 or mps"
+            ) from error
+        try:
             torch.empty(0, device=chosen)
-        except (RuntimeError, AssertionError, TypeError) as error:
+        except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(
-                f"device {device!s} cannot be used here ({reason}); try device='cpu'"
+                f"device {device!s} cannot be used here ({reason}); choose cpu or auto"
             ) from error
         return chosen
     if torch.cuda.is_available():

@@ -85,6 +85,16 @@ def test_min_score_keeps_the_better_ones(run: Run, pair: Pair, tmp_path: Path) -
     limit = float(np.sort(scores)[len(scores) // 2])
     run("match", *pair, *SMALL, "-o", tmp_path / "some.npz", "--min-score", limit)
     assert len(Matches.load(tmp_path / "some.npz")) == int((scores >= np.float32(limit)).sum())
+    for more in ((), ("--json",)):
+        nothing = run("match", *pair, *SMALL, "--min-score", "1", *more)
+        assert nothing.exit_code == 0
+        assert nothing.stderr == "no match has a score of 1 or more; try a lower --min-score\n"
+
+
+def test_a_model_without_a_pair_score_says_why_there_is_no_overlap(run: Run, pair: Pair) -> None:
+    result = run("match", *pair, *SMALL, "--model", "capsnet-cf", "--looks", "once")
+    assert "overlap unknown: no pair score is calibrated for this model and preset" in result.stdout
+    assert "the same place" not in result.stdout
 
 
 def test_looks_and_preset_reach_the_matcher(run: Run, pair: Pair, tmp_path: Path) -> None:
@@ -163,7 +173,7 @@ def test_bad_options_are_refused_in_one_line(run: Run, pair: Pair, tmp_path: Pat
         (("--model", "nothing"), "cdunet-lite1"),
         (("--model", "missing.safetensors"), "missing.safetensors"),
         (("--preset", "nothing"), "paper"),
-        (("--device", "abacus"), "abacus"),
+        (("--device", "abacus"), "no device abacus; choose auto, cpu, cuda, cuda:1 or mps"),
     ):
         assert what in error_line(run("match", *pair, *options))
     for options in (("--resolution", "5"), ("--max-matches", "0"), ("--min-score", "2"), ("--nonsense",)):

@@ -99,6 +99,8 @@ def match(
     with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look)"):
         matches = matcher.match(loaded0, loaded1)
     write_matches(matches, outputs, (image0.name, image1.name))
+    if min_score is not None and len(matches) == 0:
+        typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
 
@@ -177,7 +179,9 @@ def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     rest = f" in {summary['seconds']:.2f} s{times} on {summary['device']} with {summary['model']}"
     first.append(rest, style="default")
     console.print(first)
-    if overlap is not None:
+    if overlap is None:
+        console.print("overlap unknown: no pair score is calibrated for this model and preset")
+    else:
         verdict = "the same place" if overlap >= SAME_PLACE else "probably not the same place"
         console.print(f"overlap {overlap:.2f}: {verdict}")
     for path in summary["outputs"]:
