@@ -85,6 +85,8 @@ def test_doctor_reads_for_people_too(run: Run) -> None:
     result = run("doctor", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert "nothing is broken" in result.stdout
+    assert "not stated" not in result.stdout, "every packaged model has its licence"
+    assert "capsnet-cf: capsnet, 12.7 MiB, licence Apache-2.0" in " ".join(result.stdout.split())
     assert "within 3 px" in " ".join(result.stdout.split())
 
 
