@@ -30,7 +30,8 @@ test: $(VENV)/.dev ## the fast tests
 test-slow: $(VENV)/.all ## the tests that take minutes
 	@$(PYTEST) -m slow $(ARGS)
 
-test-browser: $(VENV)/.browser ## the tests that drive a real browser (Chromium)
+test-browser: $(VENV)/.browser ## the tests of the app, and those that drive a real browser (Chromium)
+	@$(PYTEST) tests/app $(ARGS)
 	@$(PYTEST) -m browser $(ARGS)
 
 test-kernels: $(VENV)/.kernels ## the fused GPU kernels in Triton's interpreter (installs Triton: 1 GB)
