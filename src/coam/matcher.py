@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coam.arguments import checked_keypoints, checked_pair, checked_point
 from coam.backends import open_network
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.dense_matching import CROWDING_CELLS, PRESETS, Candidates, MatcherConfig
@@ -93,7 +94,7 @@ class Matcher:
         """
         start = time.perf_counter()
         a, b = self._prepare_both(image0, image1)
-        wanted = None if keypoints0 is None else _checked_keypoints(keypoints0, a.image.size)
+        wanted = None if keypoints0 is None else checked_keypoints(keypoints0, a.image.size)
         dense = self.network.decode(a.encoded, b.encoded)
         if wanted is None:
             matches = self._look_on(a, b, self.matching.between(*dense))
@@ -138,7 +139,7 @@ class Matcher:
         point: tuple[float, float],
     ) -> Explanation:
         """Attention, similarity and distinctiveness maps for one point (x, y) of photo 0."""
-        point = _checked_point(point)
+        point = checked_point(point)
         a, b = self._cached(image0), self._cached(image1)
         width, height = a.image.size
         if not (0 <= point[0] <= width - 1 and 0 <= point[1] <= height - 1):
@@ -189,7 +190,7 @@ class Matcher:
         at_once = PAIRS_AT_ONCE if self.device.type == "cuda" else 1
         remaining = iter(pairs)
         while sources := list(islice(remaining, at_once)):
-            both = [_checked_pair(source) for source in sources]
+            both = [checked_pair(source) for source in sources]
             batch = [(self._cached(source0), self._cached(source1)) for source0, source1 in both]
             waiting.extend(batch)
             yield from decode_pairs(self.network, [(a.encoded, b.encoded) for a, b in batch])
@@ -368,42 +369,6 @@ def choose_matches(matches: Matches, config: MatcherConfig) -> Matches:
     points0, scores = torch.from_numpy(matches.points0), torch.from_numpy(matches.scores)
     cell = max(matches.size0) / CROWDING_CELLS
     return matches.select(choose_spread(points0, scores, config.max_matches, cell, config.crowding).numpy())
-
-
-def _checked_pair(pair: Any) -> tuple[ImageLike, ImageLike]:
-    """The two photos of a pair; the name of one photo is no pair of letters."""
-    photos: Any = None if isinstance(pair, str | bytes) else pair
-    try:
-        image0, image1 = photos
-    except (TypeError, ValueError) as error:
-        what = repr(pair) if isinstance(pair, str | bytes | os.PathLike) else f"a {type(pair).__name__}"
-        raise ConfigError(f"match_many takes pairs of photos, (a, b); it was given {what}") from error
-    return image0, image1
-
-
-def _checked_point(point: Any) -> tuple[float, float]:
-    """One point as two plain numbers."""
-    try:
-        x, y = (float(value) for value in point)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"point must be two numbers (x, y), pixels of photo 0; not {point!r}") from error
-    return x, y
-
-
-def _checked_keypoints(keypoints: npt.ArrayLike, size: tuple[int, int]) -> FloatArray:
-    """Keypoints as (N, 2) float32, all inside a photo of `size` (width, height)."""
-    try:
-        points = np.asarray(keypoints, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise ConfigError("keypoints0 must be numbers of shape (N, 2)") from error
-    if points.size == 0:
-        points = points.reshape(0, 2)
-    if points.ndim != 2 or points.shape[1] != 2:
-        raise ConfigError(f"keypoints0 must have shape (N, 2), not {points.shape}")
-    last = np.asarray(size, dtype=np.float32) - 0.5
-    if not np.isfinite(points).all() or (points < -0.5).any() or (points > last).any():
-        raise ConfigError(f"keypoints0 must lie inside photo 0, which is {size[0]} x {size[1]}")
-    return points
 
 
 def _numpy(tensor: Tensor) -> FloatArray:
