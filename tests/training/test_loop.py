@@ -316,7 +316,8 @@ def test_a_signal_ends_the_step_saves_it_and_the_run_goes_on(
 
     def interrupted(*arguments: Any) -> Any:
         if not (tmp_path / "log.jsonl").exists():
-            os.kill(os.getpid(), number)  # in the middle of the first step
+            # In the middle of the first step. os.kill may reach another thread, and so come later.
+            signal.raise_signal(number)
         return plain(*arguments)
 
     source.sample = interrupted  # type: ignore[method-assign]
