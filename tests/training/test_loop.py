@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from coam.training.config import LossSpec, ModelSpec, OptimiserSpec, Recipe
 from coam.training.log import drop_lines_after, read_log
 from coam.training.loop import Outcome, build_start, check_batches, make_fabric
 from coam.training.run import inherited_card, run_recipe
-from coam.training.stopping import Stopped, stop_requests
+from coam.training.stopping import Stopped, StopRequest
 
 CARD = {"recipe": "first", "steps": 9000, "pair_score": {"bias": 1.5}}
 
@@ -308,44 +309,59 @@ def test_what_a_run_writes_is_as_readable_as_the_umask_says(data: Path, tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_step_saves_it_and_the_run_goes_on(
-    data: Path, unbroken: Path, tmp_path: Path, number: signal.Signals
+    data: Path, unbroken: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    source = tiny.source(data)
+    source, request = tiny.source(data), StopRequest()
     plain = source.sample
 
     def interrupted(*arguments: Any) -> Any:
-        if not (tmp_path / "log.jsonl").exists():
-            # In the middle of the first step. os.kill may reach another thread, and so come later.
-            signal.raise_signal(number)
+        request.number = number  # in the middle of the first step
         return plain(*arguments)
 
     source.sample = interrupted  # type: ignore[method-assign]
     torch.set_num_threads(1)
     rare = replace(tiny.RECIPE, save_every=1000)  # only the signal makes it save
+    monkeypatch.setattr(loop, "stop_requests", lambda: nullcontext(request))
     with pytest.raises(Stopped, match="stopped at step 1; run the same line again to go on") as caught:
         train(rare, source, tiny.start(), tmp_path)
+    monkeypatch.undo()
     assert (caught.value.step, caught.value.number) == (1, number)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     assert load_model(tmp_path / "model.safetensors").card["steps"] == 1
     outcome = train(rare, tiny.source(data), tiny.start(), tmp_path)
     assert (outcome.step, outcome.taken) == (4, 3)
     tiny.assert_equal_files(tmp_path / "checkpoint.safetensors", unbroken / "checkpoint.safetensors")
 
 
-def test_a_second_signal_works_as_ever_and_ignored_ones_stay_ignored() -> None:
+# In a process of its own: a real SIGINT ends the test run itself if anything goes wrong.
+SIGNALS = """
+import signal
+from coam.training.stopping import stop_requests
+
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+for number in (signal.SIGINT, signal.SIGTERM):
     with stop_requests() as request:
-        signal.raise_signal(signal.SIGINT)
-        assert request.number == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a job in the background has it
-    try:
-        with stop_requests() as request:
-            signal.raise_signal(signal.SIGINT)
-            assert request.number is None
-    finally:
-        signal.signal(signal.SIGINT, before)
+        assert request.number is None
+        signal.raise_signal(number)
+        assert request.number == number
+        if number == signal.SIGINT:
+            try:
+                signal.raise_signal(number)  # a second one works as ever
+            except KeyboardInterrupt:
+                print("interrupted")
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a job in the background has it
+with stop_requests() as request:
+    signal.raise_signal(signal.SIGINT)
+    assert request.number is None
+print("ignored")
+"""
+
+
+def test_a_second_signal_works_as_ever_and_ignored_ones_stay_ignored() -> None:
+    # a test run in the background hands its ignored SIGINT on: the program begins with Python's own
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    done = subprocess.run([sys.executable, "-c", begin + SIGNALS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "interrupted\nignored\n"), done.stderr
 
 
 def test_batches_must_be_shared_equally() -> None:
