@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from coam.cli import build_app
 from coam.models.registry import load_model, save_model
 from coam.training import finetune, loop
 from coam.training.log import read_log
+from coam.training.step import Step
 from coam.training.stopping import StopRequest
 
 RECIPE = """
@@ -68,11 +70,21 @@ def test_a_recipe_is_trained_plotted_and_summed_up(recipe: Path, data: Path, tmp
         assert len(set(picture.convert("L").tobytes())) > 20
 
 
-def test_a_run_out_of_time_goes_on_with_the_same_line(recipe: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_out_of_time_goes_on_with_the_same_line(
+    recipe: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = [recipe, "--data", data, "-o", tmp_path / "run", "--device", "cpu"]
-    first = run(*line, "--minutes", "1e-6")  # over after one step, however fast the machine is
+    plain = Step.__call__
+
+    def slow(self: Step, step: int) -> Any:  # over after one step, however fast the machine is
+        time.sleep(0.7)
+        return plain(self, step)
+
+    monkeypatch.setattr(Step, "__call__", slow)
+    first = run(*line, "--minutes", "0.01")
     assert first.exit_code == 0, first.output
     assert "1 of 3 steps" in first.stdout
+    monkeypatch.undo()
     second = run(*line)
     assert "3 of 3 steps" in second.stdout
     assert "coam match A.jpg B.jpg --model" in second.stdout
