@@ -1,7 +1,7 @@
 # Everything here installs what it needs into .venv; nothing has to be set up first.
 #   make demo         a match picture of the bundled pair, with the core packages only
 #   make test         the fast tests
-# `make help` lists the rest. ARGS go to pytest: make test ARGS="tests/test_images.py -x"
+# `make help` lists the rest. ARGS go to pytest: make test ARGS="tests/images -x"
 
 PYTHON ?= python3
 VENV := .venv
@@ -35,7 +35,7 @@ test-browser: $(VENV)/.browser ## the tests of the app, and those that drive a r
 	@$(PYTEST) -m browser $(ARGS)
 
 test-kernels: $(VENV)/.kernels ## the fused GPU kernels in Triton's interpreter (installs Triton: 1 GB)
-	@$(PYTEST) -m "not browser" tests/matching/test_*_triton.py tests/backends/test_fused_layers.py $(ARGS)
+	@$(PYTEST) -m "not browser" tests/kernels $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, and mypy --strict on src/coam
 	@$(BIN)/ruff check .

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 import coam
-from coam.data.bank import list_photos
 from coam.geometry.homography import apply_homography
 from coam.images import load_image
+from coam.images.folder import list_photos
 from coam.types import Matches
 
 Array = npt.NDArray[np.float64]

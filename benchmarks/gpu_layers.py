@@ -1,4 +1,4 @@
-"""Every fused layer of the default network on a CUDA device: right, and how fast; parts of `gpu_check`."""
+"""Every fused layer of the default network on a CUDA device: error against plain torch, and how fast."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from tests.support import plain_layers
 from torch import Tensor
 
-from benchmarks import plain_layers
-from coam.backends import fused_encoder, fused_stacked, triton_convolution, triton_linear
-from coam.backends.fused_stacked import FusedStacked
-from coam.backends.triton_linear import TileShape
+from benchmarks.gpu_timing import Row, line_of, microseconds, say
+from coam.kernels import convolution, linear
+from coam.kernels import encoder as fused_encoder
+from coam.kernels import stacked as fused_stacked
+from coam.kernels.linear import TileShape
+from coam.kernels.stacked import FusedStacked
 from coam.models.folding import fold_batch_norm
 from coam.models.registry import load_model
 
-Row = dict[str, Any]
 NAMES = (
     "linear", "unit_linear", "logistic_head", "filter_channels", "stem", "convolve", "upsample_and_add",
 )  # fmt: skip
 WORST_ERROR = 4e-3  # relative, of float16 against float32
-CALLS_IN_A_GRAPH = 20
 LINEAR_TILES = [
     (128, 128, 64, 8, 3), (128, 64, 64, 4, 3), (128, 32, 64, 4, 3), (64, 64, 64, 4, 3), (64, 32, 64, 4, 4),
     (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 128, 4, 3),
@@ -75,35 +76,12 @@ def signature(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) ->
     return " ".join([*parts, *given])
 
 
-def microseconds(action: Callable[[], Any]) -> float:
-    """Time of one of many calls in a CUDA graph: no start from Python, data as warm as in a network."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
-        for _ in range(2):
-            action()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS_IN_A_GRAPH):
-            action()
-    times = []
-    for _ in range(6):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * start.elapsed_time(end) / CALLS_IN_A_GRAPH)
-    return min(times)
-
-
 def widened(value: Any) -> Any:
     """Tensors of half precision in float32."""
     return value.float() if isinstance(value, Tensor) and value.dtype == torch.float16 else value
 
 
-def layers(model_file: str, size: int, device: torch.device, say: Callable[[str], None]) -> list[Row]:
+def measure_layers(model_file: str, size: int, device: torch.device) -> list[Row]:
     """Each layer of encoding and decoding two images: error, time, time in plain torch, time by tiles."""
     model = fold_batch_norm(load_model(model_file).model).to(device=device, dtype=torch.float16)
     network = FusedStacked(model.to(memory_format=torch.channels_last))
@@ -127,7 +105,7 @@ def layers(model_file: str, size: int, device: torch.device, say: Callable[[str]
         }
         row |= by_tiles(name, function, arguments, options)
         rows.append(row)
-        say("  ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))
+        say(line_of(row))
     ours, theirs = (sum(row[key] for row in rows) for key in ("us", "plain_us"))
     say(f"each once: fused {ours:.0f} us, plain {theirs:.0f} us")
     return rows
@@ -142,11 +120,11 @@ def by_tiles(
         candidates = NORM_TILES if options.get("norm") else LINEAR_TILES
         outputs = arguments[1].weight.shape[0]
         candidates = [c for c in candidates if c[1] < 2 * max(outputs, 32) and c[2] < 2 * max(inner, 64)]
-        own = triton_linear.default_tiles(arguments[0].shape[0], inner, outputs)
+        own = linear.default_tiles(arguments[0].shape[0], inner, outputs)
     elif name == "convolve":
         candidates = CONVOLUTION_TILES
         batch, height, width, channels = arguments[0].shape
-        own = triton_convolution.default_tiles(batch * height * width, channels, arguments[1].weight.shape[0])
+        own = convolution.default_tiles(batch * height * width, channels, arguments[1].weight.shape[0])
     else:
         return {}
     times: dict[str, float] = {}
@@ -167,38 +145,10 @@ def by_tiles(
     return {"own": f"{own.rows},{own.columns},{own.step}", "tiles": " ".join(f"{k}:{v:.1f}" for k, v in best)}
 
 
-def cudnn_microseconds(x: Tensor, layer: triton_linear.Linear) -> float:
+def cudnn_microseconds(x: Tensor, layer: linear.Linear) -> float:
     """cuDNN's own fused convolution, without the residual."""
     weight = layer.weight.view(len(layer.weight), 3, 3, -1).permute(0, 3, 1, 2)
     one = (1, 1)
     return microseconds(
         lambda: torch.cudnn_convolution_relu(x.permute(0, 3, 1, 2), weight, layer.bias, one, one, one, 1)
     )
-
-
-def profile_graphs(
-    graphs: dict[str, Callable[[], Any]], say: Callable[[str], None], shown: int = 24
-) -> list[Row]:
-    """Kernels by time of each action, which replays one CUDA graph: number, busy and from first to last."""
-    rows = []
-    for name, action in graphs.items():
-        for _ in range(6):
-            action()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as report:
-            for _ in range(5):
-                action()
-            torch.cuda.synchronize()
-        events = [e for e in report.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        events.sort(key=lambda event: event.time_range.start)
-        last = events[-(len(events) // 5) :]
-        busy = sum(event.time_range.elapsed_us() for event in last)
-        span = last[-1].time_range.end - last[0].time_range.start
-        rows.append({"graph": name, "kernels": len(last), "busy_us": busy, "span_us": span})
-        say(str(rows[-1]))
-        kinds: dict[str, list[float]] = {}
-        for event in last:
-            kinds.setdefault(event.name[:110], []).append(event.time_range.elapsed_us())
-        for kind, times in sorted(kinds.items(), key=lambda item: -sum(item[1]))[:shown]:
-            say(f"{sum(times):8.1f} us {len(times):4d} {kind}")
-    return rows

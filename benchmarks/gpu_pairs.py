@@ -1,4 +1,4 @@
-"""Whole pairs on a CUDA device; a part of `benchmarks.gpu_check`."""
+"""Whole pairs on a CUDA device: agreement with float32, times of stages, throughput, kernels by time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from PIL import Image
 from torch import Tensor
 
 import coam
-from benchmarks.gpu_layers import profile_graphs
+from benchmarks.gpu_timing import Row, measure, profile_graphs, say
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.backends.cuda_graphs import GraphedNetwork
-from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
-from coam.graphed_matching import matching_for
+from coam.matching.dense import Candidates, DenseMatching, matching_for
+from coam.matching.settings import MatcherConfig
 from coam.models.registry import load_model
 
-Row = dict[str, Any]
+SETTINGS = MatcherConfig(refinement="fine", max_matches=2000)
 BATCH = 16
 PAIRS = 64
 SAME_IN_HALF_PRECISION, SAME_IN_GRAPHS = 0.985, 0.998  # least share of equal matches
@@ -42,21 +42,15 @@ def photos(names: list[str], size: int, device: torch.device) -> list[Tensor]:
     return [torch.from_numpy(a.copy()).to(device).permute(2, 0, 1)[None].float() / 255 for a in arrays]
 
 
-def measure_pairs(
-    model_file: str,
-    size: int,
-    device: torch.device,
-    measure: Callable[..., Row],
-    say: Callable[[str], None],
-) -> list[Row]:
+def measure_pairs(model_file: str, size: int, device: torch.device) -> list[Row]:
     """Agreement with float32, then times of stages, cold, cached and batched pairs, and of a finer grid."""
     file = load_model(model_file)
     images = photos(PHOTO_NAMES, size, device)
     couples = [(images[0], images[1]), (images[2], images[3])]
-    matching = DenseMatching(MatcherConfig(max_matches=2000), file.model.temperature.item())
+    matching = DenseMatching(SETTINGS, file.model.logit_scale.item())
     plain = file.model.to(device).eval()
     half = GraphedNetwork(file.model, device)
-    graphed = matching_for(matching.config, matching.temperature, device)
+    graphed = matching_for(matching.config, matching.logit_scale, device)
     rows: list[Row] = []
     for which, (a, b) in enumerate(couples):
         expected = matching.between(*plain.decode(plain.encode(a), plain.encode(b)))
@@ -75,8 +69,8 @@ def measure_pairs(
 
     stages = {"eager, bfloat16 autocast, cold": eager, **stages_of(half, matching, graphed, couples[1])}
     rows += [measure(name, action, size=size) for name, action in stages.items()]
-    rows.append(throughput(half, graphed, images, say))
-    rows += whole_matcher(size, device, measure)
+    rows.append(throughput(half, graphed, images))
+    rows += whole_matcher(size, device)
     rows.append({"peak_mib": torch.cuda.max_memory_allocated() / 2**20})
     say(str(rows[-1]))
     return rows
@@ -96,7 +90,7 @@ def stages_of(
     first, second = network.encode(a), network.encode(b)
     dense = network.decode(first, second)
     finer = replace(matching.config, grid=256)
-    with_grid = matching_for(finer, matching.temperature, network.device)
+    with_grid = matching_for(finer, matching.logit_scale, network.device)
 
     def cold() -> None:
         both = split_encoded(network.encode(torch.cat([a, b])))
@@ -114,14 +108,14 @@ def stages_of(
     }
 
 
-def profile_pairs(model_file: str, size: int, device: torch.device, say: Callable[[str], None]) -> list[Row]:
+def profile_pairs(model_file: str, size: int, device: torch.device) -> list[Row]:
     """Kernels of encoding two photos, of decoding and of matching them."""
     file = load_model(model_file)
     a, b = photos(PHOTO_NAMES[2:], size, device)
     both = torch.cat([a, b])
     network = GraphedNetwork(file.model, device)
-    matching = matching_for(MatcherConfig(max_matches=2000), file.model.temperature.item(), device)
-    finer = matching_for(MatcherConfig(max_matches=2000, grid=256), file.model.temperature.item(), device)
+    matching = matching_for(SETTINGS, file.model.logit_scale.item(), device)
+    finer = matching_for(replace(SETTINGS, grid=256), matching.logit_scale, device)
     first, second = network.encode(a), network.encode(b)
     dense = network.decode(first, second)
     graphs: dict[str, Callable[[], Any]] = {
@@ -130,10 +124,10 @@ def profile_pairs(model_file: str, size: int, device: torch.device, say: Callabl
         "match": lambda: matching.between(*dense),
         "match, grid 256": lambda: finer.between(*dense),
     }
-    return profile_graphs(graphs, say)
+    return profile_graphs(graphs)
 
 
-def whole_matcher(size: int, device: torch.device, measure: Callable[..., Row]) -> list[Row]:
+def whole_matcher(size: int, device: torch.device) -> list[Row]:
     """What users call: arrays in, `Matches` in original pixels out, with one look and with all."""
     rows = []
     arrays = [np.asarray(Image.open(PHOTOS / name).convert("RGB")) for name in PHOTO_NAMES]
@@ -169,12 +163,7 @@ def agreement(found: Candidates, expected: Candidates) -> Row:
     }
 
 
-def throughput(
-    network: GraphedNetwork,
-    matching: DenseMatching,
-    images: list[Tensor],
-    say: Callable[[str], None],
-) -> Row:
+def throughput(network: GraphedNetwork, matching: DenseMatching, images: list[Tensor]) -> Row:
     """Pairs a second when many pairs share images: encoded once, decoded in batches."""
     encoded = split_encoded(network.encode(torch.cat(images * (BATCH // len(images)))))
     chosen = [(encoded[k % BATCH], encoded[(k + 2) % BATCH]) for k in range(PAIRS)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.clock import Row, measure
+from benchmarks.timing import Row, measure
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"model": "cdunet-lite1", "preset": "default"},
@@ -19,6 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper, EfficientNet-B1": {"model": "cdunet-paper-b1", "preset": "paper"},
 }
 POSITIONS = 128 * 128
+LOGIT_SCALE = 40.0  # of the dual softmax
 KEYPOINTS = 2048  # of the peers; as many as we keep matches
 SIZES = (256, 384, 512, 768, 1024)
 GRIDS = (64, 128, 192)
@@ -27,21 +28,21 @@ Options = argparse.Namespace
 
 def search(options: Options) -> Iterator[Row]:
     """The search alone, on random descriptors; the first row is the reference of all ratios."""
-    from coam.matching import dual_softmax_nearest, mutual_nearest
+    from coam.matching.mutual import dual_softmax_nearest, mutual_nearest
 
     a, b = random_units(POSITIONS, 0), random_units(POSITIONS, 1)
     stages: dict[str, Callable[[], Any]] = {
         "reference: matrix product, 128^2 a side": lambda: product_in_panels(a, b),
         "two argmax passes over chunks": lambda: two_argmax_passes(a, b),
         "mutual_nearest": lambda: mutual_nearest(a, b),
-        "dual_softmax_nearest": lambda: dual_softmax_nearest(a, b, 1 / 40),
+        "dual_softmax_nearest": lambda: dual_softmax_nearest(a, b, LOGIT_SCALE),
     }
     for stage, action in stages.items():
         yield measure("search", stage, action, options.repeats)
     if options.large:
         a, b = random_units(4 * POSITIONS, 2), random_units(4 * POSITIONS, 3)
         stage = "dual_softmax_nearest, 256^2 a side"
-        yield measure("search", stage, lambda: dual_softmax_nearest(a, b, 1 / 40), 1)
+        yield measure("search", stage, lambda: dual_softmax_nearest(a, b, LOGIT_SCALE), 1)
 
 
 def preset(name: str, options: Options) -> Iterator[Row]:

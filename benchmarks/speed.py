@@ -21,8 +21,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is import
 
 import torch
 
-from benchmarks.clock import Row
 from benchmarks.parts import PARTS
+from benchmarks.timing import Row
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Seconds of `coam.stylization` for the bundled day and night photo, call by call: the first ones prepare.
 
-    PYTHONPATH=src python -m benchmarks.stylize [--resolution 768] [--device auto] [--calls 6]
+PYTHONPATH=src python -m benchmarks.stylize [--resolution 768] [--device auto] [--calls 6]
 """
 
 from __future__ import annotations

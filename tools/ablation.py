@@ -11,19 +11,44 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from coam.evaluation.statistics import compare_paired
-from coam.training.config import Recipe, load_recipe
-from coam.training.held_out import SETS, THRESHOLDS, build_sets, score_source
-from coam.training.loop import build_start, make_fabric, train
-from coam.training.run import print_line
-from coam.training.sources import build_source
+from coam.data.mixture import Mixture
+from coam.data.sample import PairBatch
+from coam.evaluation.metrics.bootstrap import compare_paired
+from coam.matching.dense import DenseMatching
+from coam.matching.settings import MatcherConfig
+from coam.models.network import DescriptorNetwork
+from coam.models.outputs import DenseDescriptors
+from coam.tensors import exact_products
+from coam.training.config import Phase, Recipe, SourceSpec, load_recipe
+from coam.training.log import print_line
+from coam.training.loop import make_fabric
+from coam.training.objective import build_source
+from coam.training.run import build_start, train
+from coam.training.sources import build_mixture
 
+RECIPE = Path(__file__).with_suffix(".yaml")
 SHOWN = 3.0  # pixels
+THRESHOLDS = (1.0, 3.0, 5.0, 10.0)  # pixels
+BEST = 256  # best matches of a pair that count: what a user would take
+EVERYTHING = MatcherConfig(
+    looks="once", max_matches=4096, min_score=0.0, min_distinctiveness=0.0, crowding=1.0
+)
+
+# Change of viewpoint alone and with strong change of light; real change of season and of sensor.
+SETS: dict[str, SourceSpec] = {
+    "planes": SourceSpec("plane", "photos_val", options={"zoom": 2.5, "tilt": 50.0}),
+    "worlds": SourceSpec("world", "photos_val", options={"zoom": 2.5, "yaw": 40.0}),
+    "seasons": SourceSpec("world", "aligned_val/season", aligned=True, light=0.3, options={"yaw": 34.0}),
+    "thermal": SourceSpec("plane", "aligned_val/thermal", aligned=True, light=0.3),
+}
 
 
 def variants(base: Recipe) -> dict[str, Recipe]:
@@ -46,7 +71,7 @@ def variants(base: Recipe) -> dict[str, Recipe]:
 
 def run(data: Path, runs: Path, seeds: int, names: list[str]) -> None:
     """Train and measure every variant that has no figures yet; all read one set of photos, loaded once."""
-    base = load_recipe("ablation")
+    base = load_recipe(RECIPE)
     fabric = make_fabric()
     source, held_out = build_source(base, data, fabric.device), build_sets(data, fabric.device)
     runs.mkdir(parents=True, exist_ok=True)
@@ -71,6 +96,84 @@ def run(data: Path, runs: Path, seeds: int, names: list[str]) -> None:
 def _sometimes(line: dict[str, float]) -> None:
     if int(line["step"]) % 300 == 0:
         print_line(line)
+
+
+# ---- matching accuracy on pairs made from held-out photos: every position's true partner is known
+
+
+@dataclass(frozen=True)
+class PairFigures:
+    """Of one pair: shares of its best matches within `THRESHOLDS`, and how many matches were judged."""
+
+    accuracy: tuple[float, ...]
+    matches: int
+
+
+def build_sets(root: Path, device: torch.device) -> dict[str, Mixture[PairBatch]]:
+    """The sources of `SETS`, below `root`."""
+    return {
+        name: build_mixture(Recipe(name, (spec,), (Phase(1),), wrong_pairs=0.0), root, device)
+        for name, spec in SETS.items()
+    }
+
+
+@torch.inference_mode()
+def score_source(
+    model: DescriptorNetwork,
+    source: Mixture[PairBatch],
+    pairs: int = 64,
+    size: int = 256,
+    seed: int = 99,
+    at_once: int = 16,
+) -> list[PairFigures]:
+    """Figures of `pairs` pairs of one source; which pairs depends on `seed` alone."""
+    matching = DenseMatching(EVERYTHING, float(model.logit_scale))
+    positions = (size // model.capabilities.stride) ** 2
+    device = next(model.parameters()).device
+    figures = []
+    for start in range(0, pairs, at_once):
+        generator = torch.Generator(device=device).manual_seed(seed + start)
+        with exact_products():  # training may have left the device with rounded ones
+            batch = source.sample(min(at_once, pairs - start), size, positions, generator)
+        dense0, dense1 = model(batch.image0, batch.image1)
+        for index in range(len(batch.valid)):
+            figures.append(_score(matching, _one(dense0, index), _one(dense1, index), batch, index))
+    return figures
+
+
+def _score(
+    matching: DenseMatching, dense0: DenseDescriptors, dense1: DenseDescriptors, batch: PairBatch, index: int
+) -> PairFigures:
+    found = matching.between(dense0, dense1)
+    truth, known = _truth_of_cells(batch, index, dense0)
+    judged = known[found.index0].nonzero()[:BEST, 0]
+    error = (found.points1[judged] - truth[found.index0[judged]]).norm(dim=1)
+    if len(judged) == 0:
+        return PairFigures((0.0,) * len(THRESHOLDS), 0)
+    return PairFigures(tuple(float((error <= t).float().mean()) for t in THRESHOLDS), len(judged))
+
+
+def _truth_of_cells(batch: PairBatch, index: int, dense: DenseDescriptors) -> tuple[Tensor, Tensor]:
+    """Where each cell of image 0 is in image 1 (N, 2), infinitely far if nowhere; for which that is known."""
+    rows, columns = dense.descriptors.shape[-2:]
+    cell = ((batch.points0[index] + 0.5) / dense.stride - 0.5).round().long()
+    position = cell[:, 1] * columns + cell[:, 0]
+    truth = torch.full((rows * columns, 2), torch.inf, device=position.device)
+    valid, known = batch.valid[index], torch.zeros(rows * columns, dtype=torch.bool, device=position.device)
+    truth[position[valid]] = batch.points1[index][valid]
+    known[position[valid | batch.unmatched0[index]]] = True
+    return truth, known
+
+
+def _one(dense: DenseDescriptors, index: int) -> DenseDescriptors:
+    """One pair of a batch, as a batch of one."""
+    fields: dict[str, Any] = {
+        name: value[index : index + 1] for name, value in vars(dense).items() if isinstance(value, Tensor)
+    }
+    return replace(dense, **fields)
+
+
+# ---- the table
 
 
 def table(folder: Path) -> str:

@@ -13,11 +13,13 @@ import argparse
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coam.matcher import load_matcher
-from coam.matching.pair_score import fit_calibration, overlap_probability
+from coam.matching.pair_score import overlap_probability
 from coam.models.registry import load_model, save_model
 
 
@@ -51,6 +53,33 @@ def measure(
             file.write(json.dumps(entry) + "\n")
     found = [known[a, b, looks] for _, a, b, _ in pairs]
     return np.array([statistics for statistics, _ in found]), np.array([matches for _, matches in found])
+
+
+def fit_calibration(
+    statistics: npt.ArrayLike, same_place: npt.ArrayLike, ridge: float = 1e-2
+) -> dict[str, Any]:
+    """Logistic regression of `same_place` (N,) on `statistics` (N, 4) by Newton's method.
+
+    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the
+    classes can be told apart without error.
+    """
+    x = np.asarray(statistics, dtype=np.float64)
+    y = np.asarray(same_place, dtype=np.float64)
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-9
+    design = np.column_stack([(x - mean) / deviation, np.ones(len(x))])
+    weight = np.where(y > 0.5, 0.5 / max(y.sum(), 1), 0.5 / max((1 - y).sum(), 1))
+    penalty = ridge * np.diag([1.0] * x.shape[1] + [0.0])
+    beta = np.zeros(design.shape[1])
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(-design @ beta))
+        gradient = design.T @ (weight * (p - y)) + penalty @ beta
+        hessian = (design * (weight * p * (1 - p))[:, None]).T @ design + penalty + 1e-9 * np.eye(len(beta))
+        step = np.linalg.solve(hessian, gradient)
+        beta -= step
+        if np.abs(step).max() < 1e-9:
+            break
+    weights = beta[:-1] / deviation
+    return {"weights": weights.tolist(), "bias": float(beta[-1] - (weights * mean).sum())}
 
 
 def held_out_figures(probability: np.ndarray, label: np.ndarray) -> dict[str, float]:

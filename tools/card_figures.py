@@ -44,7 +44,7 @@ PARTS = (
     Part("dev_pose", ("posed-pairs", "--estimator", "poselib"), POSE),
     Part("posed", ("posed-pairs", "--estimator", "opencv"), POSE),
     Part("posed", ("posed-pairs", "--estimator", "plane"), POSE),
-    Part("pair_score", ("pair-score",), ("wrong at 95 % of true", "ROC AUC"), baselines=False),
+    Part("pair_score", ("pair-score",), ("FPR at 95 % TPR", "ROC AUC"), baselines=False),
 )
 
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
+from coam.geometry.alignment import pose_errors
 from coam.matcher import load_matcher
 from coam.samples import courtyard
-from coam.sfm.intrinsics import CameraChoice
-from coam.sfm.pipeline import SfmOptions
-from coam.sfm.variants import compare_variants
+from coam.sfm.cameras import CameraChoice
+from coam.sfm.colmap_model import model_poses
+from coam.sfm.pipeline import run_sfm
+from coam.sfm.workspace import SfmOptions, Tracks, load_model
 
 
 def main() -> None:
@@ -35,19 +38,19 @@ def main() -> None:
     truth = {
         name: (np.asarray(p.rotation, float), np.asarray(p.translation, float)) for name, p in poses.items()
     }
-    surface = np.array([point.position for point in yard.points.values()])
-    low, high = np.percentile(surface, [5, 95], axis=0)
+    low, high = np.percentile(yard.points, [5, 95], axis=0)
     matcher = load_matcher(max_matches=4096, resolution=640)  # the size of the pictures
-    options = SfmOptions(cameras=CameraChoice(sharing="all"))
     size = float(np.linalg.norm(high - low))
-    found = compare_variants(photos, out / "model", matcher, options, truth, size, say=print)
     print("| tracks | registered | points | track length | reprojection error | position | rotation |")
     print("|---|---|---|---|---|---|---|")
-    for name, row in found.items():
+    for tracks in get_args(Tracks):
+        options = SfmOptions(cameras=CameraChoice(sharing="all"), tracks=tracks)
+        row = run_sfm(photos, out / "model", matcher, options)
+        errors = pose_errors(model_poses(load_model(out / "model")[0]), truth, size)
         print(
-            f"| {name} | {row['registered_images']:.0f} | {row['sparse_points']:,.0f} "
+            f"| {tracks} | {row['registered_images']} | {row['sparse_points']:,} "
             f"| {row['mean_track_length']:.1f} | {row['mean_reprojection_error']:.2f} px "
-            f"| {100 * row['median_position_error']:.3f} % | {row['median_rotation_error']:.3f} deg |"
+            f"| {100 * np.median(errors.position) / size:.3f} % | {np.median(errors.rotation):.3f} deg |"
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from coam.data.bank import aligned_groups
+from coam.data.photo_bank import aligned_groups
 
 
 def random_homography(width: int, height: int, jitter: float, rng: np.random.Generator) -> np.ndarray:

@@ -31,7 +31,6 @@ from coam.viz import (
     draw_distinctiveness,
     draw_explanation,
     draw_matches,
-    draw_scene,
     flicker_animation,
 )
 
@@ -127,8 +126,11 @@ def figure_alignment(make: Maker) -> list[Path]:
 
 def figure_scene(make: Maker) -> list[Path]:
     """The courtyard reconstructed from its twelve pictures by day."""
-    from coam.sfm.model_files import scene_cameras
-    from coam.sfm.pipeline import load_model, run_sfm
+    from scene_picture import draw_scene
+
+    from coam.sfm.mapping.model_files import scene_cameras
+    from coam.sfm.pipeline import run_sfm
+    from coam.sfm.workspace import load_model
 
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "photos"

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coam.data.posed import PosedMixture
+from coam.data.mixture import Mixture
 from coam.training.config import Phase, Recipe, load_recipe
-from coam.training.log import read_log
-from coam.training.loop import LOG, build_start, make_fabric, train
-from coam.training.run import print_line
-from coam.training.sources_posed import build_posed_mixture
+from coam.training.log import print_line, read_log
+from coam.training.loop import LOG, make_fabric
+from coam.training.objective import build_source
+from coam.training.run import build_start, train
 
 NAMES = ("capsnet", "capsnet-c", "capsnet-cf")
 TRIAL = 40  # steps
@@ -43,18 +43,18 @@ def changed(name: str, steps: int, options: argparse.Namespace) -> Recipe:
     )
 
 
-def planned_steps(options: argparse.Namespace, source: PosedMixture, fabric: Any) -> int:
+def planned_steps(options: argparse.Namespace, source: Mixture[Any], fabric: Any) -> int:
     """Steps that fit into the time, from a short trial whose result is thrown away."""
-    kept = options.out / "steps.txt"
-    if kept.exists():
-        return int(kept.read_text())
+    plan = options.out / "steps.txt"
+    if plan.exists():
+        return int(plan.read_text())
     recipe = replace(changed("capsnet-cf", TRIAL, options), log_every=TRIAL // 4)
     with tempfile.TemporaryDirectory() as folder:
         train(recipe, source, build_start(recipe, options.root).model, Path(folder), fabric)
         rate = read_log(Path(folder) / LOG)[-1]["pairs_per_second"]
     steps = max(1, int(options.minutes * 60 * rate / recipe.phases[0].batch))
     options.out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(str(steps))
+    plan.write_text(str(steps))
     print(f"{rate:.0f} pairs/s: {steps} steps each", flush=True)
     return steps
 
@@ -74,7 +74,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, help="instead of the recipe's")
     options = parser.parse_args()
     fabric = make_fabric(options.device)
-    source = build_posed_mixture(changed(NAMES[0], 1, options), options.root, fabric.device)  # one for all
+    source = build_source(changed(NAMES[0], 1, options), options.root, fabric.device)  # one for all
     steps = options.steps or planned_steps(options, source, fabric)
     for name in options.only:
         recipe, start = changed(name, steps, options), time.monotonic()

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from coam.data.sample import is_recordable
 from coam.tensors import exact_products
+from coam.training.checkpoint import TrainState
 from coam.training.config import Phase, load_recipe
-from coam.training.loop import build_objective, build_start, make_fabric
-from coam.training.schedule import start_average
-from coam.training.sources import build_source
-from coam.training.step import Step, build_optimiser, set_training_mode
+from coam.training.loop import make_fabric, to_device
+from coam.training.objective import build_objective, build_source
+from coam.training.optimiser import build_optimiser
+from coam.training.run import Step, build_start, set_training_mode
 
 WARM_UPS = 6  # the first steps of a phase are not replayed yet
 
@@ -67,23 +67,19 @@ def main() -> None:
     fabric = make_fabric(options.device)
     phase: Phase = recipe.phases[0]
     source = build_source(recipe, options.data, fabric.device)
-    model = build_start(recipe, options.data).model.to(fabric.device)
-    if fabric.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        model = model.to(memory_format=torch.channels_last)
-    losses = build_objective(model, recipe.loss)
-    objective, optimiser = fabric.setup(losses, build_optimiser(model, recipe.optimiser))
-    step = Step(recipe, source, model, losses, objective, optimiser, start_average(model), fabric)
+    model = to_device(build_start(recipe, options.data).model, fabric.device)
+    state = TrainState(model, build_optimiser(model, recipe.optimiser))
+    step = Step(recipe, source, build_objective(model, recipe), state, fabric)
     set_training_mode(model, recipe.optimiser)
-    for number in range(WARM_UPS):
-        step(number)
-    whole = milliseconds(lambda: step(WARM_UPS), options.steps, fabric.device)
+    for state.step in range(WARM_UPS):
+        step()
+    whole = milliseconds(step, options.steps, fabric.device)
 
     def make_pairs() -> None:
         with exact_products():
             source.sample(phase.batch, phase.size, phase.points, step.generator)
 
-    on_graph = fabric.device.type == "cuda" and is_recordable(source)
+    on_graph = fabric.device.type == "cuda" and source.recordable
     pairs = milliseconds(recorded(make_pairs) if on_graph else make_pairs, options.steps, fabric.device)
     rate, share = 1e3 * phase.batch / whole, pairs / whole
     print(

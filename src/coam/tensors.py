@@ -1,4 +1,4 @@
-"""Devices, constant tensors, made once per device, and products that are exact on every device.
+"""Devices and their fused kernels, constant tensors, and products that are exact on every device.
 
 A small tensor made from Python numbers is copied from host to device, and the copy waits for the device. In
 code that runs in every training step such waits cost more than the arithmetic, and a CUDA graph cannot
@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import ModuleType
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coam.errors import ConfigError
+
+
+def as_array(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """A tensor as a float32 array of the same shape."""
+    return tensor.detach().float().cpu().numpy()
 
 
 @lru_cache(maxsize=256)
@@ -41,6 +49,22 @@ def exact_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def fused_kernels(device: torch.device) -> ModuleType | None:
+    """The module `coam.kernels.fused` where this device runs our kernels, else None: the one place that asks.
+
+    Nothing of that room is imported for a device that cannot use it.
+    """
+    if device.type != "cuda":
+        return None
+    from coam.kernels.availability import can_fuse
+
+    if not can_fuse(device):
+        return None
+    from coam.kernels import fused
+
+    return fused
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:

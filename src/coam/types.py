@@ -7,9 +7,10 @@ orientation has been applied. Other conventions are converted in `coam.geometry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ IntArray = npt.NDArray[np.int64]
 Size = tuple[int, int]  # (width, height) in pixels
 
 SAME_PLACE = 0.5  # the overlap from which two photos are said to show the same place
+_PER_MATCH = ("points0", "points1", "scores", "ids0", "ids1")  # fields of `Matches` with a row for each
 
 
 def matches_in_words(count: int) -> str:
@@ -59,6 +61,14 @@ class Grid:
         column = cells[:, 0].clip(0, self.columns - 1)
         row = cells[:, 1].clip(0, self.rows - 1)
         return np.asarray(row * self.columns + column, dtype=np.int64)
+
+
+class PairMatcher(Protocol):
+    """What reconstruction and evaluation need of a matcher: `coam.Matcher`, or anything that has this."""
+
+    def match_many(self, pairs: Iterable[tuple[Path, Path]]) -> Iterable[Matches]:
+        """One `Matches` per pair of photo files, in order; a photo is best read once while it is in use."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -105,27 +115,24 @@ class Matches:
 
     def select(self, index: npt.NDArray[Any]) -> Matches:
         """The matches at `index` (integers or a boolean mask)."""
-        from dataclasses import replace
+        return replace(self, **{name: getattr(self, name)[index] for name in _PER_MATCH})
 
-        return replace(
-            self,
-            points0=self.points0[index],
-            points1=self.points1[index],
-            scores=self.scores[index],
-            ids0=self.ids0[index],
-            ids1=self.ids1[index],
-        )
+    @staticmethod
+    def join(parts: Sequence[Matches]) -> Matches:
+        """The matches of all parts, which are of one pair; everything else is that of the first part."""
+        columns: Any = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _PER_MATCH}
+        return replace(parts[0], **columns)
 
     def save(self, path: str | Path) -> Path:
         """Write .npz, .h5 or .json, by the ending of `path`."""
-        from coam.storage import save_matches
+        from coam.store.matches import save_matches
 
         return save_matches(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Matches:
         """Read what `save` wrote."""
-        from coam.storage import load_matches
+        from coam.store.matches import load_matches
 
         return load_matches(path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -17,29 +16,21 @@ from PIL import Image
 pytest.importorskip("gradio")
 pytest.importorskip("playwright.sync_api")
 
-from playwright.sync_api import sync_playwright
-
 from coam import samples
 from coam.app.engine import has_stylizer
 from coam.types import Matches
+from support import REPOSITORY
+from support.chromium import PATIENCE, chromium
 
 pytestmark = pytest.mark.browser
-SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
-PATIENCE = 120_000  # milliseconds; machines that run tests are busy
-# Software WebGL, because test machines have no graphics card; no sandbox, because containers run as root.
-FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+SCREENSHOTS = REPOSITORY / "out" / "screenshots"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    found = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
-        None,
-    )
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=FLAGS)
+    """With software WebGL, because test machines have no graphics card."""
+    with chromium("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader") as started:
         yield started
-        started.close()
 
 
 @pytest.fixture

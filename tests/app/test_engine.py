@@ -1,3 +1,5 @@
+"""The work behind the app: uploads, limits, caches, results."""
+
 from __future__ import annotations
 
 import json
@@ -7,26 +9,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coam.app.components import result_folder
 from coam.app.engine import (
     LOOKS,
     PICTURES,
     Engine,
+    Limits,
     draw_or_lines,
     has_stylizer,
     model_names,
     summary_of,
     write_results,
 )
-from coam.app.kept import Kept
-from coam.app.limits import Limits
-from coam.app.page_parts import result_folder
 from coam.errors import ConfigError, ImageError
 from coam.types import Matches
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(limits=Limits(upload_bytes=300_000, photo_pixels=1_000_000, kept_photos=2))
+    return Engine(limits=Limits(upload_bytes=300_000, photo_pixels=1_000_000, cached_photos=2))
 
 
 def test_bad_uploads_are_refused_in_words_without_paths(engine, tmp_path, huge_png):
@@ -58,17 +59,6 @@ def test_settings_outside_the_limits_are_refused(engine):
         engine.matcher(name, 320, 100_000)
     with pytest.raises(ConfigError, match="one look, aligned look"):
         engine.matcher(name, 320, 100, "twice")
-
-
-def test_the_values_asked_for_longest_ago_go_first():
-    kept: Kept[str, list[str]] = Kept(2)
-    made = kept.get("a", lambda: ["a"])
-    kept.get("b", lambda: ["b"])
-    assert kept.get("a", lambda: pytest.fail("made again")) is made
-    kept.get("c", lambda: ["c"])  # "b" has to go
-    assert kept.get("a", lambda: pytest.fail("made again")) is made
-    assert kept.get("b", lambda: ["new"]) == ["new"]
-    assert len(kept) == 2
 
 
 def test_explain_takes_one_look_and_match_what_was_chosen(engine):

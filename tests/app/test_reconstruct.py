@@ -1,3 +1,5 @@
+"""The tab Reconstruct: uploads, the process of a job, its result."""
+
 from __future__ import annotations
 
 import json
@@ -11,8 +13,7 @@ from PIL import Image
 
 pytest.importorskip("pycolmap")
 
-from coam.app.engine import Engine, model_names
-from coam.app.limits import Limits
+from coam.app.engine import Engine, Limits, model_names
 from coam.app.reconstruct import Job, collect_photos, finished, follow
 from coam.errors import ConfigError, DataError, ImageError
 from coam.images import load_image
@@ -20,7 +21,7 @@ from coam.images import load_image
 
 @pytest.fixture
 def engine() -> Engine:
-    return Engine(limits=Limits(photos=3))
+    return Engine(limits=Limits(max_photos=3))
 
 
 def test_uploads_are_checked_and_written_anew(engine, photos, tmp_path):

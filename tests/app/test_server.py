@@ -1,3 +1,5 @@
+"""The served app: loopback only, no file of the server, no other host, nothing loaded early."""
+
 from __future__ import annotations
 
 import json

@@ -11,13 +11,14 @@ from PIL import Image
 
 import coam
 from coam import samples
-from coam.backends import BACKENDS, Network, cuda_graphs, fastest_backend, has_native_bfloat16, open_network
+from coam.backends import BACKENDS, fastest_backend, has_native_bfloat16, open_network
 from coam.backends.batches import decode_pairs, split_dense, split_encoded, stack_encoded
-from coam.backends.cuda_graphs import USES_BEFORE_RECORDING, GraphedNetwork, Recorder
-from coam.backends.folded import FoldedNetwork
-from coam.dense_matching import Candidates, DenseMatching, MatcherConfig
+from coam.backends.cuda_graphs import GraphedNetwork
+from coam.backends.eager import FoldedNetwork
 from coam.errors import ConfigError
-from coam.models.folding import fold_batch_norm
+from coam.matching.dense import Candidates, DenseMatching
+from coam.matching.settings import MatcherConfig
+from coam.models.network import Network
 from coam.models.registry import ModelFile, build_model, load_model
 
 CPU = torch.device("cpu")
@@ -46,7 +47,9 @@ def photos() -> Pair:
 
 
 def matched(network: Network, file: ModelFile, photos: Pair) -> Candidates:
-    matching = DenseMatching(MatcherConfig(max_matches=1000), file.model.temperature.item())
+    matching = DenseMatching(
+        MatcherConfig(refinement="fine", max_matches=1000), file.model.logit_scale.item()
+    )
     with torch.inference_mode():
         return matching.between(*network.decode(*(network.encode(photo) for photo in photos)))
 
@@ -106,32 +109,6 @@ def test_attention_maps_come_from_the_network_that_encoded(file, photos):
         torch.testing.assert_close(maps[16].float().sum((-2, -1)), torch.ones(1, 14, 16), rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "config"),
-    [
-        ("stacked", {}),
-        ("stacked", {"encoder": "resnet34"}),
-        ("cdunet", {"encoder": "resnet50"}),
-        ("cdunet", {"encoder": "efficientnet_b1"}),
-    ],
-)
-def test_folding_changes_nothing_but_rounding(architecture, config):
-    torch.manual_seed(0)
-    model = build_model(architecture, config).eval()
-    for module in model.modules():  # statistics as after training, not zeros and ones
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.running_mean.uniform_(-0.2, 0.2)
-            module.running_var.uniform_(0.5, 2.0)
-            module.weight.data.uniform_(0.5, 1.5)
-    folded = fold_batch_norm(model)
-    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
-    image = torch.rand(1, 3, 64, 96)
-    with torch.inference_mode():
-        for ours, theirs in zip(folded.encode(image).levels, model.encode(image).levels, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
-    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())  # a copy was folded
-
-
 def test_a_batch_of_pairs_equals_the_pairs(file, photos):
     network = FoldedNetwork(file.model, CPU, torch.float32)
     first, second = photos[0][..., :96, :96], photos[0][..., 96:192, 96:192]
@@ -157,9 +134,8 @@ def test_pairs_of_mixed_sizes_come_back_in_order(photos):
 
 
 def test_graphed_network_without_graphs(file, photos):
-    """All of it but the recording, which needs a GPU: packing of inputs and outputs, half precision."""
+    """First uses are not recorded, which needs a GPU: packing of inputs and outputs, half precision."""
     network = GraphedNetwork(file.model, CPU)
-    network._recorder = lambda key, function, inputs: function(inputs)
     small = photos[0][..., :96, :96], photos[0][..., 16:80, 16:112]
     with torch.inference_mode():
         dense = network.decode(*(network.encode(photo) for photo in small))[1]
@@ -181,7 +157,11 @@ def test_capsnet_by_every_backend(backend):
     narrow = {"encoder": "efficientnet_lite1", "decoder_widths": [16, 24], "descriptor_channels": 32}
     model = build_model("capsnet", {**narrow, "coattention": [16], "coarse_share": 0.5}).eval()
     images = [torch.rand(1, 3, 64, 96), torch.rand(1, 3, 96, 64)]
-    network = GraphedNetwork(model, CPU) if backend == "cuda_graphs" else open_network(model, CPU, backend)
+    network = (
+        GraphedNetwork(model, CPU, torch.float16)
+        if backend == "cuda_graphs"
+        else open_network(model, CPU, backend)
+    )
     tolerance = 0.02 if backend == "cuda_graphs" else 1e-4  # float16, float32
     with torch.inference_mode():
         found = network.decode(*(network.encode(image) for image in images))
@@ -237,7 +217,7 @@ def test_precision_in_bfloat16_is_that_of_float32(file):
         "small change": (np.float32([[30, 12], [370, 0], [352, 280], [0, 262]]), 1.4),
         "large change": (np.float32([[84, 14], [372, 52], [307, 285], [8, 207]]), 2.2),
     }
-    matching = DenseMatching(MatcherConfig(), file.model.temperature.item())
+    matching = DenseMatching(MatcherConfig(refinement="fine"), file.model.logit_scale.item())
     errors: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
     for path in (samples.motorcycle().left, courtyard.day[3], courtyard.night[1]):
         photo = read_photo(path)
@@ -268,7 +248,7 @@ def test_precision_in_bfloat16_between_day_and_night(file):
     courtyard = samples.courtyard()
     paths = {path.stem: path for path in (*courtyard.day, *courtyard.night)}
     names, scale = list(paths), WIDTH / 640
-    matching = DenseMatching(MatcherConfig(), file.model.temperature.item())
+    matching = DenseMatching(MatcherConfig(refinement="fine"), file.model.logit_scale.item())
     errors: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
     for name0 in courtyard.depth_names:
         first = names.index(name0)
@@ -307,29 +287,3 @@ def test_what_is_batched_on_cuda_gives_the_same_matches(monkeypatch):
             assert len(alone) > 50
             common = np.intersect1d(found.ids0 * 10**6 + found.ids1, alone.ids0 * 10**6 + alone.ids1)
             assert len(common) >= 0.99 * len(alone)
-
-
-def test_a_shape_is_recorded_only_when_it_comes_again():
-    recorder = Recorder()
-    for _ in range(USES_BEFORE_RECORDING):
-        results = recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(3)])
-        torch.testing.assert_close(results[0], torch.full((3,), 2.0))
-    assert len(recorder._recordings) == 0
-    recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(4)])  # another shape counts for itself
-    assert sorted(recorder._uses.values()) == [1, USES_BEFORE_RECORDING]
-
-
-def test_a_forgotten_shape_must_come_again_before_it_is_recorded(monkeypatch):
-    recorded = []
-
-    def record(function, inputs):
-        recorded.append(len(inputs[0]))
-        graph = SimpleNamespace(replay=lambda: None)
-        return cuda_graphs._Recording(graph, [inputs[0].clone()], function(inputs))
-
-    monkeypatch.setattr(cuda_graphs, "_record", record)
-    recorder = Recorder(kept=1)
-    for _ in range(6):  # two sizes in turn, but only one is kept
-        for size in (3, 4):
-            recorder(("double",), lambda inputs: [2 * inputs[0]], [torch.ones(size)])
-    assert recorded == [3, 4, 3]  # 3 was dropped for 4 and came twice as it is; not recorded at every call

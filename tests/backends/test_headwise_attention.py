@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coam.backends import headwise_attention
-from coam.backends.folded import FoldedNetwork
+from coam.backends.eager import FoldedNetwork
 from coam.backends.headwise_attention import HeadwiseAttention, attend, is_faster
 from coam.models.coattention import AttentionBlock, rotary_angles
 from coam.models.stacked import StackedCDUNet, StackedConfig

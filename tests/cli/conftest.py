@@ -15,7 +15,7 @@ import pytest
 import typer.main
 from PIL import Image
 
-import coam.matcher
+import coam.matcher.matcher
 from coam.cli import build_app
 
 Run = Callable[..., Any]
@@ -24,7 +24,7 @@ Run = Callable[..., Any]
 @pytest.fixture(scope="session")
 def _one_matcher() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(coam.matcher, "load_matcher", cache(coam.matcher.load_matcher))
+    patch.setattr(coam.matcher.matcher, "load_matcher", cache(coam.matcher.matcher.load_matcher))
     yield
     patch.undo()
 

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from odd_files import OddFile, encode, make_odd_files, photo
 from PIL import Image
 
 from coam.errors import ImageError
 from coam.images import load_image
 from coam.types import Matches
+from support.odd_files import OddFile, encode, make_odd_files, photo
 
 Run = Any
 SECONDS = 60  # for one file; a hang, on any machine
@@ -152,9 +152,9 @@ def test_the_largest_picture_that_is_taken(run: Run, tmp_path: Path) -> None:
 
 def test_arrays_through_the_api(run: Run) -> None:
     """What cannot come from a file; `run` only to share its loaded matcher."""
-    import coam.matcher
+    import coam.matcher.matcher
 
-    matcher = coam.matcher.load_matcher(device="cpu", resolution=64)
+    matcher = coam.matcher.matcher.load_matcher(device="cpu", resolution=64)
     sound = np.asarray(photo())
     for bad in (
         np.full((9, 9, 3), np.nan),

@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import coam.matcher
+import coam.matcher.matcher
+from coam import samples
 from coam.cli import GROUPS, build_app
 from coam.cli import match as match_command
-from coam.dense_matching import PRESETS, Looks, MatcherConfig
+from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 from coam.models.registry import DEFAULT_MODEL
 from coam.types import Matches
 
@@ -120,8 +121,19 @@ def test_the_help_tells_the_defaults_and_choices_of_the_matcher(run: Run) -> Non
         DEFAULT_MODEL,
     ):
         assert f"[default: ({value})]" in text
-    assert tuple(PRESETS) == match_command.PRESETS
-    assert get_args(Looks) == match_command.LOOKS
+    assert all("|".join(choices) in text for choices in (PRESETS, CHOICES["looks"]))
+
+
+def test_tiles_are_matched_at_full_resolution(run: Run, tmp_path: Path) -> None:
+    yard, output = samples.courtyard(), tmp_path / "o.npz"
+    options = ("--device", "cpu", "--resolution", "320", "--looks", "once", "--max-matches", "3000")
+    result = run("match", yard.image("day_04"), yard.image("day_05"), *options, "--tiles", "-o", output)
+    assert result.exit_code == 0, result.output
+    matches = Matches.load(output)
+    assert matches.meta["tiles"] == 6  # 640 x 480 pixels in tiles of 320
+    assert matches.grid0 is not None
+    assert matches.grid0.step == (4.0, 4.0)
+    assert 0 < len(matches) <= 3000
 
 
 def test_the_number_of_looks_is_told(run: Run, pair: Pair) -> None:
@@ -213,7 +225,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert "No space left" in error_line(run("match", *pair, *SMALL, "-o", old))
+    assert "the disk is full; free some space" in error_line(run("match", *pair, *SMALL, "-o", old))
     assert old.read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", "old.npz"]
 
@@ -234,7 +246,7 @@ def test_trouble_in_the_middle_is_one_line(
     def trouble(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(coam.matcher.Matcher, "match", trouble)
+    monkeypatch.setattr(coam.matcher.matcher.Matcher, "match", trouble)
     result = run("match", *pair, *SMALL)
     assert result.exit_code == code
     assert result.stderr.count("\n") == 1
@@ -245,7 +257,7 @@ def test_a_bug_is_not_dressed_as_bad_input(run: Run, pair: Pair, monkeypatch: py
     def bug(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(coam.matcher.Matcher, "match", bug)
+    monkeypatch.setattr(coam.matcher.matcher.Matcher, "match", bug)
     result = run("match", *pair, *SMALL)
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)

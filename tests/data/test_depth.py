@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from rendered_world import batched, camera_pose, render, true_projection
 
-from coam.data.depth import DepthOptions, DepthView, dense_correspondences
-from coam.data.resident import square_window
-from coam.data.windows import Draw
+from coam.data.depth import DepthOptions, DepthViews, dense_correspondences
+from coam.data.sample import Draw
+from coam.data.windows import square_window
 from coam.geometry.depth import back_project, project, project_by_depth, relative_pose, sample_depth
+from support.rendered_world import batched, camera_pose, render, true_projection
 
 CAMERA = np.array([[150.0, 0, 99.5], [0, 150.0, 79.5], [0, 0, 1]])
 WIDTH, HEIGHT = 200, 160
@@ -109,15 +109,17 @@ def test_projection_undoes_back_projection_with_skew() -> None:
 def test_crops_get_true_pairs_and_true_strangers() -> None:
     (_, depth0), (_, depth1) = render(POSE0, CAMERA, WIDTH, HEIGHT), render(POSE1, CAMERA, WIDTH, HEIGHT)
     size = 96
-    maps = [
+    maps = (
         square_window(torch.tensor([[95.0, 80.0]]), torch.tensor([120.0]), torch.tensor([0.2]), size),
         square_window(torch.tensor([[90.0, 75.0]]), torch.tensor([100.0]), torch.tensor([-0.1]), size),
-    ]
-    views = [DepthView(batched(d), batched(CAMERA), m) for d, m in zip((depth0, depth1), maps, strict=True)]
-    motion = relative_pose(batched(POSE0), batched(POSE1))
-    draw = Draw(torch.Generator().manual_seed(0))
+    )
+    view0, view1 = (
+        DepthViews(batched(depth), batched(CAMERA), batched(pose))
+        for depth, pose in ((depth0, POSE0), (depth1, POSE1))
+    )
+    draw = Draw(torch.Generator().manual_seed(0), 1)
     options = DepthOptions(margin=2.0)
-    found = dense_correspondences(views[0], views[1], motion, size, 400, draw, options)
+    found = dense_correspondences(view0, view1, maps, size, 400, draw, options)
     assert found.points0.shape == (1, 400, 2)
     assert found.valid.sum() == 300  # enough candidates: every row reserved for a pair holds one
     assert not (found.valid & (found.unmatched0 | found.unmatched1)).any()

@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import zipfile
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from rendered_world import camera_pose, render
 
 from coam.data.megadepth import MegaDepthChoice, MegaDepthPairs, read_split
-from coam.data.scene_info import read_npz
 from coam.data.windows import CropOptions
 from coam.errors import ConfigError, DataError
-
-CAMERA = np.array([[150.0, 0, 99.5], [0, 150.0, 79.5], [0, 0, 1]])  # our pixels
-WIDTH, HEIGHT = 200, 160
-POSES = [camera_pose((-0.4, 0, 0), 3.0), camera_pose((0.3, 0.1, 0), -4.0), camera_pose((0.9, 0, 0.4), -12.0)]
-
-
-def write_scene(root: Path, scene: str, photo_scale: int = 1) -> None:
-    """Three rendered views and a fourth without depth, as D2-Net's preprocessing writes them."""
-    photos = Path("Undistorted_SfM") / scene / "images"
-    depths = Path("phoenix/S6/zl548/MegaDepth_v1") / scene / "dense0" / "depths"
-    for folder in (photos, depths, Path("scene_info")):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    colmap_camera = CAMERA.copy()
-    colmap_camera[:2, 2] += 0.5
-    for index, pose in enumerate(POSES):
-        colour, depth = render(pose, CAMERA, WIDTH, HEIGHT)
-        picture = Image.fromarray(colour)
-        picture = picture.resize((WIDTH * photo_scale, HEIGHT * photo_scale), Image.Resampling.BICUBIC)
-        picture.save(root / photos / f"{index}.png")
-        with h5py.File(root / depths / f"{index}.h5", "w") as file:
-            file["depth"] = depth
-    overlap = np.full((4, 4), 0.6)
-    overlap[0, 2] = overlap[2, 0] = 0.15  # below the default bound
-    np.savez(
-        root / "scene_info" / f"{scene}.0.npz",
-        image_paths=np.array([*(str(photos / f"{k}.png") for k in range(3)), None], dtype=object),
-        depth_paths=np.array([*(str(depths / f"{k}.h5") for k in range(3)), None], dtype=object),
-        intrinsics=object_array([colmap_camera] * 3 + [None]),
-        poses=object_array([np.vstack([p, [0, 0, 0, 1]]) for p in POSES] + [None]),
-        points3D_id_to_2D=np.array([{1: [0.5, 0.5]}] * 4, dtype=object),
-        overlap_matrix=overlap,
-        scale_ratio_matrix=np.ones((4, 4)),
-        angles=np.full((4, 4), 10.0),
-    )
-
-
-def object_array(values: list[object]) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+from support.megadepth_tree import write_scene
 
 
 @pytest.fixture(scope="module")
@@ -115,47 +69,6 @@ def test_larger_photos_are_brought_to_the_size_of_their_depth(tmp_path: Path) ->
         first = colours(batch.image0[k], batch.points0[k][batch.valid[k]])
         second = colours(batch.image1[k], batch.points1[k][batch.valid[k]])
         assert (first - second).abs().median() < 0.015
-
-
-def test_a_file_that_wants_to_run_code_is_refused(tmp_path: Path) -> None:
-    target = tmp_path / "was_run"
-
-    class Evil:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return os.mkdir, (str(target),)
-
-    np.savez(tmp_path / "evil.npz", image_paths=np.array([Evil(), None], dtype=object))
-    with pytest.raises(DataError, match="refused: it wants to call"):
-        read_npz(tmp_path / "evil.npz", ["image_paths"])
-    assert not target.exists()
-
-
-@pytest.mark.parametrize(
-    "call", [b"cbuiltins\neval\n", b"cnumpy\nload\n", b"cnumpy.lib.npyio\nload\n", b"cos\nsystem\n"]
-)
-def test_dangerous_names_are_refused(tmp_path: Path, call: bytes) -> None:
-    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
-    header += b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("a.npy", header + call + b"(V1\ntR.")
-    with pytest.raises(DataError, match="refused"):
-        read_npz(tmp_path / "x.npz", ["a"])
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_object_arrays_survive_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
-    values = object_array([np.eye(3), None, {5: [1.0, 2.0]}, "text", np.float64(3.5)])
-    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
-    header += b"{'descr': '|O', 'fortran_order': False, 'shape': (5,), }".ljust(117) + b"\n"
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("a.npy", header + pickle.dumps(values, protocol))
-    if protocol == 2:  # bytes travel through _codecs.encode there, which we do not need to allow
-        with pytest.raises(DataError, match="refused"):
-            read_npz(tmp_path / "x.npz", ["a"])
-        return
-    read = read_npz(tmp_path / "x.npz", ["a"])["a"]
-    np.testing.assert_array_equal(read[0], np.eye(3))
-    assert read[1:].tolist() == [None, {5: [1.0, 2.0]}, "text", 3.5]
 
 
 def test_missing_and_damaged_files_are_named(tmp_path: Path, root: Path) -> None:

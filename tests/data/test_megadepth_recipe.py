@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_megadepth import write_scene
 
+from coam.capsnet.photos import MegaDepthPoses
 from coam.data.megadepth import MegaDepthPairs
-from coam.data.posed_photos import MegaDepthPoses
-from coam.data.sample import is_recordable
 from coam.errors import ConfigError, DataError
 from coam.training.config import LossSpec, ModelSpec, Phase, Recipe, SourceSpec
+from coam.training.objective import build_source
 from coam.training.run import run_recipe
-from coam.training.sources import build_mixture, build_source
+from coam.training.sources import build_mixture
+from support.megadepth_tree import write_scene
 
 CPU = torch.device("cpu")
 TINY = {"width": 32, "heads": 2, "rounds": (1, 1), "decoder_widths": (16, 16, 8)}
@@ -50,7 +50,7 @@ def test_options_of_the_recipe_reach_the_loader(root: Path) -> None:
     assert isinstance(source, MegaDepthPairs)
     assert (source.tolerance, source.crop.zoom, source.crop.max_rotation) == (0.5, (0.8, 0.9), 0.0)
     assert len(source) == 3
-    assert not is_recordable(mixture)  # photos are read while training: no CUDA graph can hold that
+    assert not mixture.recordable  # photos are read while training: no CUDA graph can hold that
     batch = mixture.sample(2, 64, 32, torch.Generator().manual_seed(0))
     assert batch.valid.any()
 

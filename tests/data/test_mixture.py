@@ -14,6 +14,8 @@ from coam.data.sample import PairBatch, concatenate
 class Marked:
     """A source whose pictures all have one value, with points that are all valid."""
 
+    recordable = True
+
     def __init__(self, value: float, light: float | None = None) -> None:
         self.value, self.light = value, light
 

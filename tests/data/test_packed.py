@@ -174,6 +174,9 @@ def test_the_command_packs_and_says_what_is_wrong_in_one_line(tmp_path: Path) ->
     assert isinstance(
         CliRunner().invoke(app, ["data", "pack-tracks", "x", "-o", str(out)]).exception, ConfigError
     )
-    empty = CliRunner().invoke(app, ["data", "from-photos", str(tmp_path), "-o", str(tmp_path / "m")])
+    (tmp_path / "empty").mkdir()
+    empty = CliRunner().invoke(
+        app, ["data", "from-photos", str(tmp_path / "empty"), "-o", str(tmp_path / "m")]
+    )
     assert isinstance(empty.exception, DataError)
-    assert "at least 2 overlapping photos" in str(empty.exception)
+    assert "holds no photos; give a folder with at least 2 of one place" in str(empty.exception)

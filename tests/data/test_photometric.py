@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coam.data.draw import Draw
 from coam.data.photometric import PhotometricConfig, _blur, _jpeg, change_light
+from coam.data.sample import Draw
 
 NAMES = [f.name for f in fields(PhotometricConfig)]
 

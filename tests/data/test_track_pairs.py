@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from coam.data.packed import PackedTracks, concatenate_bytes
-from coam.data.resident import ResidentPhotos, apply_affine, invert_affine, square_window
-from coam.data.tracks import PairChoice, TrackPairs
-from coam.data.windows import CropOptions, keep_in_photo, pair_weights
+from coam.data.device_photos import DevicePhotos
+from coam.data.packed import PackedTracks, PairWeights, pair_weights
+from coam.data.photo_pairs import PairChoice, TrackPairs
+from coam.data.windows import CropOptions, apply_affine, invert_affine, keep_in_photo, square_window
 from coam.errors import ConfigError, DataError
-
-
-def gradient_photo(width: int, height: int) -> np.ndarray:
-    """Red is x, green is y (pixel values), blue is 255: a crop's colours say where each pixel came from."""
-    x, y = np.meshgrid(np.arange(width), np.arange(height))
-    return np.stack([x, y, np.full_like(x, 255)], axis=-1).astype(np.uint8)
-
-
-def make_packed(
-    positions: list[np.ndarray],
-    pairs: list[tuple[int, int]],
-    angle: list[float],
-    scene: list[int],
-    size: tuple[int, int] = (240, 200),
-) -> PackedTracks:
-    """Photos that all observe points 0..n-1 at `positions[photo]` (n, 2); photos are smooth gradients."""
-    parts = []
-    for _ in positions:
-        buffer = io.BytesIO()
-        Image.fromarray(gradient_photo(*size)).save(
-            buffer, "PNG"
-        )  # lossless; PIL looks at the bytes, not the name
-        parts.append(buffer.getvalue())
-    jpeg, spans = concatenate_bytes(parts)
-    count, number = len(positions), len(positions[0])
-    return PackedTracks(
-        jpeg=jpeg,
-        jpeg_spans=spans,
-        sizes=np.array([size] * count, dtype=np.int32),
-        image_scene=np.array(scene, dtype=np.int32),
-        intrinsics=np.tile([100.0, 100, 99.5, 99.5], (count, 1)),
-        radial=np.zeros((count, 2)),
-        poses=np.tile(np.eye(4)[:3], (count, 1, 1)),
-        observation_offsets=np.arange(count + 1) * number,
-        observation_point=np.tile(np.arange(number), count),
-        observation_xy=np.concatenate(positions).astype(np.float32),
-        observation_depth=np.ones(count * number, dtype=np.float32),
-        pairs=np.array(pairs, dtype=np.int32),
-        pair_shared=np.full(len(pairs), number, dtype=np.int32),
-        pair_angle=np.array(angle, dtype=np.float32),
-        pair_scale=np.ones(len(pairs), dtype=np.float32),
-        scenes=tuple(f"s{k}" for k in range(max(scene) + 1)),
-        names=tuple(str(k) for k in range(count)),
-    )
+from support.packed_tracks import gradient_photo, make_packed
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +51,7 @@ def test_points_sit_on_the_pixels_they_name(shifted: PackedTracks) -> None:
 
 
 def test_crops_are_exact_where_nothing_is_turned_or_scaled() -> None:
-    photos = ResidentPhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
+    photos = DevicePhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
     window = square_window(
         torch.tensor([[24.5, 20.5], [15.5, 40.5]]), torch.tensor([16.0, 16.0]), torch.zeros(2), 16
     )
@@ -106,7 +61,7 @@ def test_crops_are_exact_where_nothing_is_turned_or_scaled() -> None:
 
 
 def test_a_quarter_turn_turns_x_towards_y() -> None:
-    photos = ResidentPhotos([gradient_photo(64, 64)])
+    photos = DevicePhotos([gradient_photo(64, 64)])
     window = square_window(
         torch.tensor([[31.5, 31.5]]), torch.tensor([32.0]), torch.tensor([math.pi / 2]), 32
     )
@@ -117,7 +72,7 @@ def test_a_quarter_turn_turns_x_towards_y() -> None:
 
 
 def test_shrinking_reads_a_smaller_level_at_the_right_place() -> None:
-    photos = ResidentPhotos([gradient_photo(256, 256)])
+    photos = DevicePhotos([gradient_photo(256, 256)])
     window = square_window(torch.tensor([[127.5, 127.5]]), torch.tensor([256.0]), torch.zeros(1), 64)
     crop = photos.crop(torch.tensor([0]), window, 64)[0] * 255
     expected = (torch.arange(64.0) + 0.5) * 4 - 0.5
@@ -130,12 +85,12 @@ def test_shrinking_a_checkerboard_gives_grey_not_aliasing() -> None:
     x, y = np.meshgrid(np.arange(128), np.arange(128))
     board = np.repeat((((x + y) % 2) * 255).astype(np.uint8)[..., None], 3, axis=2)
     window = square_window(torch.tensor([[63.5, 63.5]]), torch.tensor([128.0]), torch.zeros(1), 48)
-    crop = ResidentPhotos([board]).crop(torch.tensor([0]), window, 48)
+    crop = DevicePhotos([board]).crop(torch.tensor([0]), window, 48)
     assert (crop - 0.5).abs().max() < 0.02
 
 
 def test_outside_the_photo_is_black() -> None:
-    photos = ResidentPhotos([np.full((20, 20, 3), 200, dtype=np.uint8)])
+    photos = DevicePhotos([np.full((20, 20, 3), 200, dtype=np.uint8)])
     window = square_window(torch.tensor([[9.5, 9.5]]), torch.tensor([40.0]), torch.zeros(1), 40)
     crop = photos.crop(torch.tensor([0]), window, 40)[0, 0]
     assert crop[10:30, 10:30].min() > 0.78
@@ -198,10 +153,10 @@ def test_scales_of_the_two_crops_differ_up_to_two_and_a_half(shifted: PackedTrac
 
 def test_scenes_are_balanced_and_wide_pairs_preferred() -> None:
     angle, scene = np.array([0.0, 10.0, 40.0, 20.0, 3.0]), np.array([0, 0, 0, 0, 1])
-    weights = pair_weights(angle, scene, easy_weight=0.5, scene_power=0.0)
+    weights = pair_weights(angle, scene, PairWeights(0.5, 0.0))
     assert weights[4] == pytest.approx(0.5)  # one pair of its own scene: half of all draws
     np.testing.assert_allclose(weights[:4], 0.5 * np.array([0.5, 1, 1, 1]) / 3.5)
-    assert pair_weights(angle, scene, easy_weight=0.5, scene_power=1.0)[4] == pytest.approx(0.2)
+    assert pair_weights(angle, scene, PairWeights(0.5, 1.0))[4] == pytest.approx(0.2)
 
 
 def test_scene_and_angle_filters(shifted: PackedTracks) -> None:
@@ -223,7 +178,9 @@ def test_a_real_reconstruction(tmp_path: Path) -> None:
     import tarfile
 
     from coam.data.pack_tracks import TrackScene, pack_tracks
-    from coam.data.photo_model import PhotoModelOptions, build_photo_model
+    from coam.sfm.colmap_model import read_model
+    from coam.sfm.photos import read_photo_folder
+    from coam.sfm.sift import SiftOptions, build_sift_models, photos_by_camera
 
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path / "photos", filter="data")
@@ -231,18 +188,23 @@ def test_a_real_reconstruction(tmp_path: Path) -> None:
     for extra in sorted(photos.glob("*.jpg"))[4:]:
         extra.unlink()
     stages: list[str] = []
-    options = PhotoModelOptions(max_features=1200, max_image_size=640, threads=1)
-    models = build_photo_model(
-        photos, tmp_path / "out", options, lambda stage, done, total: stages.append(stage)
-    )
-    assert models[0].images == 4
-    assert models[0].points > 200
-    assert models[0].reprojection_error < 1.5
+    options = SiftOptions(max_features=1200, max_image_size=640, threads=1)
+    folder = read_photo_folder(photos)
+
+    def build() -> list[Path]:
+        groups = photos_by_camera(folder.photos)
+        return build_sift_models(folder, tmp_path / "out", groups, options, lambda *a: stages.append(a[0]))
+
+    models = build()
+    model = read_model(models[0])
+    assert model.num_reg_images() == 4
+    assert model.num_points3D() > 200
+    assert model.compute_mean_reprojection_error() < 1.5
     assert list(dict.fromkeys(stages)) == ["features", "matching", "reconstruction"]
     stages.clear()
-    assert build_photo_model(photos, tmp_path / "out", options, lambda *a: stages.append(a[0])) == models
+    assert build() == models
     assert stages == []  # a finished model is not computed again
-    packed = pack_tracks([TrackScene("s", models[0].folder, photos)], tmp_path / "s.safetensors")
+    packed = pack_tracks([TrackScene("s", models[0], photos)], tmp_path / "s.safetensors")
     batch = TrackPairs(packed, crop=CropOptions(max_rotation=0, zoom=(0.9, 0.9))).sample(
         8, 256, 128, torch.Generator().manual_seed(0)
     )
@@ -257,7 +219,7 @@ def test_a_real_reconstruction(tmp_path: Path) -> None:
 
 
 def test_a_changed_copy_is_the_same_view_in_other_colours() -> None:
-    photos = ResidentPhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
+    photos = DevicePhotos([gradient_photo(60, 50), gradient_photo(31, 77)])
     photos.add_copies(lambda picture: 1.0 - picture, share=0.5)
     assert len(photos) == 2
     index = photos.original_or_copy(torch.tensor([0, 1, 1]), torch.tensor([0.6, 0.6, 0.4]))

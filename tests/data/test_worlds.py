@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.data.bank import BankPart, PhotoBank, pack_bank
-from coam.data.draw import Draw
-from coam.data.sample import PairBatch
+from coam.data.photo_bank import BankPart, PhotoBank, pack_bank
+from coam.data.sample import Draw, PairBatch
 from coam.data.worlds import (
     World,
     WorldConfig,

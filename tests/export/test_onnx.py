@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from coam import samples
 from coam.cli import build_app
 from coam.models.registry import load_model
+from support import REPOSITORY
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-ROOT = Path(__file__).parents[2]
 SMALL_CAPSNET = {
     "encoder": "efficientnet_lite1",
     "decoder_widths": [16, 24],
@@ -74,7 +74,7 @@ def test_what_travels_in_the_files(exported):
     facts = {entry.key: entry.value for entry in onnx.load(exported[1]).metadata_props}
     assert facts["name"] == "cdunet-lite1"
     assert facts["stride"] == "4"
-    assert float(facts["temperature"]) == pytest.approx(load_model().model.temperature.item())
+    assert float(facts["temperature"]) == pytest.approx(load_model().model.logit_scale.item())
     assert json.loads(facts["card"]) == load_model().card
     assert facts["sha256"] == load_model().sha256
 
@@ -96,7 +96,7 @@ def test_sizes_are_free(exported):
 
 def test_the_example_finds_true_matches_without_torch(exported):
     pair = samples.motorcycle()
-    program = ROOT / "examples" / "match_with_onnxruntime.py"
+    program = REPOSITORY / "examples" / "match_with_onnxruntime.py"
     assert "torch" not in program.read_text()
     command = [sys.executable, program, str(exported[0])[: -len(".encode.onnx")], pair.left, pair.right]
     run = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -60,7 +60,7 @@ def test_hinge_by_hand() -> None:
 def test_info_nce_by_hand() -> None:
     positive, negative = tensor([[0.9]]), tensor([[[0.4, -0.2, 0.8]]])
     allowed = torch.tensor([[[True, True, False]]])
-    loss = corr.info_nce(positive, negative, allowed, everything(1, 1), temperature=5.0)
+    loss = corr.info_nce(positive, negative, allowed, everything(1, 1), logit_scale=5.0)
     chosen = math.exp(4.5) / (math.exp(4.5) + math.exp(2.0) + math.exp(-1.0))
     assert float(loss) == pytest.approx(-math.log(chosen) / 32)
 
@@ -76,7 +76,7 @@ def test_dual_softmax_by_hand() -> None:
         return -math.log(math.exp(t * right) / (math.exp(t * right) + math.exp(t * wrong)))
 
     rows, columns = cross_entropy(a, b) + cross_entropy(d, c), cross_entropy(a, c) + cross_entropy(d, b)
-    loss = corr.dual_softmax(first, second, valid, temperature=t)
+    loss = corr.dual_softmax(first, second, valid, logit_scale=t)
     assert float(loss) == pytest.approx((rows + columns) / 2 / 32)
 
 

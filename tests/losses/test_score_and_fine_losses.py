@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coam.losses import distinctiveness as dist
-from coam.losses.fine import fine_loss, window
+from coam.losses.correspondence import fine_loss, window
 
 
 def test_confusion_target_is_the_papers() -> None:

@@ -1,26 +1,10 @@
-"""Grid positions and sampling, against numbers computed by hand."""
+"""Sampling of feature maps, against numbers computed by hand."""
 
 import pytest
 import torch
 
 from coam.geometry.coordinates import cell_centres
-from coam.matching import grid_points, sample_map
-
-
-def test_grid_points_by_hand():
-    points = grid_points(2, 3, width=8, height=6)
-    # Cells are 4 x 2 pixels; the first spans pixel edges -0.5 .. 3.5 and -0.5 .. 1.5.
-    expected = [[1.5, 0.5], [5.5, 0.5], [1.5, 2.5], [5.5, 2.5], [1.5, 4.5], [5.5, 4.5]]
-    torch.testing.assert_close(points, torch.tensor(expected))
-
-
-def test_grid_of_the_image_size_is_its_pixels():
-    points = grid_points(5, 3, width=5, height=3)
-    assert points[7].tolist() == [2.0, 1.0]
-
-
-def test_grid_with_the_maps_stride_hits_the_cells():
-    torch.testing.assert_close(grid_points(16, 8, 64, 32), cell_centres(16, 8, 4.0))
+from coam.matching.grid import sample_map
 
 
 def ramp(height: int, width: int, stride: float) -> torch.Tensor:
@@ -56,7 +40,7 @@ def test_beyond_the_border_the_border_value_is_read():
 
 def test_normalise_gives_unit_length():
     feature_map = torch.nn.functional.normalize(torch.randn(2, 16, 6, 6), dim=1)
-    points = grid_points(9, 9, 12, 12).expand(2, -1, -1)
+    points = cell_centres(9, 9, 12 / 9).expand(2, -1, -1)
     assert sample_map(feature_map, points, 2.0).norm(dim=-1).min() < 0.95
     lengths = sample_map(feature_map, points, 2.0, normalise=True).norm(dim=-1)
     torch.testing.assert_close(lengths, torch.ones(2, 81))

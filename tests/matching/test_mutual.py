@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -9,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coam.matching import (
-    MutualMatches,
-    dual_softmax_nearest,
-    fold_score,
-    mutual,
-    mutual_nearest,
-    nearest,
-    top_k,
-)
+from coam.matching import mutual
+from coam.matching.dense import DenseMatching
+from coam.matching.mutual import dual_softmax_nearest, mutual_nearest, nearest, run_side_by_side
+from coam.matching.settings import PRESETS
 
 
 def first_maximum(values: Tensor, dim: int) -> Tensor:
@@ -151,7 +147,7 @@ def test_negative_similarities_are_no_special_case():
 def test_nothing_to_match(rows, columns):
     for matches in (
         mutual_nearest(torch.ones(rows, 4), torch.ones(columns, 4)),
-        top_k(dual_softmax_nearest(torch.ones(rows, 4), torch.ones(columns, 4), 0.1), 10),
+        dual_softmax_nearest(torch.ones(rows, 4), torch.ones(columns, 4), 10.0),
     ):
         assert len(matches) == 0
         assert matches.index0.dtype == matches.index1.dtype == torch.int64
@@ -177,22 +173,22 @@ def test_swapping_the_sides_swaps_the_matches():
 
 
 # Above 1/70 exponentials need no shift; with 0.001 they would overflow float32.
-@pytest.mark.parametrize("temperature", [1.0, 0.05, 1 / 69, 1 / 71, 0.01, 0.001])
+@pytest.mark.parametrize("logit_scale", [1.0, 20.0, 69.0, 71.0, 100.0, 1000.0])
 @pytest.mark.parametrize(
     ("rows", "columns", "chunk"), [(400, 1100, None), (400, 1100, 17), (700, 4200, None)]
 )
-def test_dual_softmax_equals_brute_force(temperature, rows, columns, chunk):
+def test_dual_softmax_equals_brute_force(logit_scale, rows, columns, chunk):
     descriptors0, descriptors1 = unit(rows, 16, 9), unit(columns, 16, 10)
-    matches = dual_softmax_nearest(descriptors0, descriptors1, temperature, chunk)
+    matches = dual_softmax_nearest(descriptors0, descriptors1, logit_scale, chunk)
     plain = mutual_nearest(descriptors0, descriptors1, chunk)
     assert torch.equal(matches.index0, plain.index0)
     assert torch.equal(matches.index1, plain.index1)
-    logits = (descriptors0.double() @ descriptors1.double().t()) / temperature
+    logits = (descriptors0.double() @ descriptors1.double().t()) * logit_scale
     expected = (logits.softmax(0) * logits.softmax(1))[matches.index0, matches.index1]
     assert matches.probability is not None
-    # Similarities carry float32 rounding (about 1e-7), which 1 / temperature magnifies.
+    # Similarities carry float32 rounding (about 1e-7), which logit_scale magnifies.
     torch.testing.assert_close(
-        matches.probability.double(), expected, atol=1e-5, rtol=max(1e-5, 1e-6 / temperature)
+        matches.probability.double(), expected, atol=1e-5, rtol=max(1e-5, 1e-6 * logit_scale)
     )
 
 
@@ -205,40 +201,26 @@ def test_dual_softmax_of_long_descriptors():
     torch.testing.assert_close(matches.probability.double(), expected, atol=1e-4, rtol=0)
 
 
-def test_top_k_is_stable_and_prefers_probability():
-    matches = MutualMatches(torch.arange(5), torch.arange(5) + 10, torch.tensor([0.1, 0.9, 0.5, 0.9, 0.2]))
-    assert top_k(matches, 3).index0.tolist() == [1, 3, 2]
-    assert top_k(matches, 3).index1.tolist() == [11, 13, 12]
-    assert top_k(matches, 99).similarity.tolist() == pytest.approx([0.9, 0.9, 0.5, 0.2, 0.1])
-    assert len(top_k(matches, 0)) == 0
-    ranked = MutualMatches(
-        matches.index0, matches.index1, matches.similarity, torch.tensor([5.0, 1.0, 2.0, 3.0, 4.0])
-    )
-    best = top_k(ranked, 2)
-    assert best.index0.tolist() == [0, 4]
-    assert best.probability is not None
-    assert best.probability.tolist() == [5.0, 4.0]
-
-
 def test_nearest_answers_every_query():
     queries, descriptors1 = tied(777, 4, 13), tied(1300, 4, 14)
     expected = first_maximum(queries @ descriptors1.t(), 1)
     for chunk in (None, 100):
-        best = nearest(queries, descriptors1, chunk)
-        assert torch.equal(best.index1, expected)
-        torch.testing.assert_close(best.similarity, (queries * descriptors1[expected]).sum(1))
+        index1, similarity = nearest(queries, descriptors1, chunk)
+        assert torch.equal(index1, expected)
+        torch.testing.assert_close(similarity, (queries * descriptors1[expected]).sum(1))
 
 
 def test_nearest_without_candidates():
-    assert nearest(torch.ones(0, 3), torch.ones(0, 3)).index1.shape == (0,)
+    assert nearest(torch.ones(0, 3), torch.ones(0, 3))[0].shape == (0,)
     with pytest.raises(ValueError, match="no descriptors"):
         nearest(torch.ones(2, 3), torch.ones(0, 3))
 
 
-def test_fold_score_is_equation_2():
+def test_the_papers_ranking_compares_by_equation_2():
     descriptors0, descriptors1 = unit(4, 8, 15), unit(5, 8, 16)
     score0, score1 = torch.tensor([1.0, 0.5, 0.0, 0.25]), torch.tensor([0.5, 1.0, 0.1, 0.2, 0.3])
-    folded = fold_score(descriptors0, score0) @ fold_score(descriptors1, score1).t()
+    matching = DenseMatching(PRESETS["paper"], 20.0)
+    folded = matching._weighed(descriptors0, score0) @ matching._weighed(descriptors1, score1).t()
     expected = score0[:, None] * score1[None] * (descriptors0 @ descriptors1.t())
     torch.testing.assert_close(folded, expected)
 
@@ -246,17 +228,17 @@ def test_fold_score_is_equation_2():
 def test_bad_options():
     with pytest.raises(ValueError, match="chunk"):
         mutual_nearest(torch.ones(2, 2), torch.ones(2, 2), chunk=0)
-    with pytest.raises(ValueError, match="temperature"):
-        dual_softmax_nearest(torch.ones(2, 2), torch.ones(2, 2), temperature=0.0)
+    with pytest.raises(ValueError, match="logit_scale"):
+        dual_softmax_nearest(torch.ones(2, 2), torch.ones(2, 2), logit_scale=0.0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", ["mutual_nearest(a, b)", "dual_softmax_nearest(a, b, 0.05)"])
+@pytest.mark.parametrize("search", ["mutual_nearest(a, b)", "dual_softmax_nearest(a, b, 20.0)"])
 def test_a_256_grid_needs_little_memory(search):
     """65,536 positions a side: the matrix would take 16 GiB; the search may take 2 GiB besides the inputs."""
     program = f"""
 import resource, torch
-from coam.matching import mutual_nearest, dual_softmax_nearest
+from coam.matching.mutual import mutual_nearest, dual_softmax_nearest
 torch.manual_seed(0)
 a, b = (torch.nn.functional.normalize(torch.randn(65536, 64), dim=1) for _ in range(2))
 mutual_nearest(a[:64], b[:64])
@@ -266,3 +248,67 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 2 * 2**20  # kilobytes
+
+
+# ---- shares of work side by side
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_results_come_in_order_and_torch_keeps_its_threads():
+    torch.set_num_threads(3)
+    seen = []
+    results = run_side_by_side([lambda k=k: seen.append(torch.get_num_threads()) or k for k in range(5)])
+    assert results == [0, 1, 2, 3, 4]
+    assert seen == [1] * 5
+    assert torch.get_num_threads() == 3
+
+
+def test_an_error_reaches_the_caller_and_the_next_call_works():
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        run_side_by_side([lambda: 1, lambda: 1 // 0])
+    assert torch.get_num_threads() == 2
+    assert run_side_by_side([lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_a_second_caller_does_its_work_alone():
+    torch.set_num_threads(2)
+    inside = threading.Event()
+    done = threading.Event()
+
+    def wait() -> int:
+        inside.set()
+        assert done.wait(10)
+        return 1
+
+    first = threading.Thread(target=run_side_by_side, args=([wait, wait],))
+    first.start()
+    assert inside.wait(10)
+    here = threading.get_ident()
+    assert run_side_by_side([threading.get_ident, threading.get_ident]) == [here, here]
+    done.set()
+    first.join()
+
+
+@pytest.mark.parametrize("logit_scale", [40.0, 200.0])  # without and with shifts of the exponents
+def test_the_search_does_not_depend_on_the_number_of_threads(logit_scale):
+    generator = torch.Generator().manual_seed(0)
+    # -1, 0, 1: many ties, also across shares; sums are exact.
+    a = torch.randint(-1, 2, (3001, 12), generator=generator).float() / 4
+    b = torch.randint(-1, 2, (2500, 12), generator=generator).float() / 4
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        plain, soft = mutual_nearest(a, b), dual_softmax_nearest(a, b, logit_scale)
+        torch.testing.assert_close(plain.index0, soft.index0)
+        results.append(soft)
+    for other in results[1:]:
+        assert torch.equal(results[0].index0, other.index0)
+        assert torch.equal(results[0].index1, other.index1)
+        torch.testing.assert_close(results[0].probability, other.probability, rtol=1e-4, atol=1e-9)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from coam.matching import grid_points, refine_paper, refine_quadratic, refine_softargmax
-from coam.matching.refine import RefinedPoints
+from coam.geometry.coordinates import cell_centres
+from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, refine_softargmax
 
 COLUMNS, ROWS, STEP = 12, 9, 4.0
-GRID = grid_points(COLUMNS, ROWS, COLUMNS * STEP, ROWS * STEP)
+GRID = cell_centres(COLUMNS, ROWS, STEP)
 
 
 def shifted_features(positions: Tensor, size: int = 64, scale: float = 8.0, seed: int = 0) -> Tensor:
@@ -103,7 +103,7 @@ def hand_made(values: list[list[float]]) -> tuple[Tensor, Tensor]:
 
 def test_paper_by_hand():
     query, features = hand_made([[0.5, 0.5, 0.5], [0.5, 0.9, 0.7], [0.5, 0.5, 0.5]])
-    grid = grid_points(3, 3, 30, 30)
+    grid = cell_centres(3, 3, 10)
     refined = refine_paper(query, features, torch.tensor([4]), 3, 3, grid)
     # Weights after subtracting 0.5: 0.4 at the centre (14.5) and 0.2 to its right (24.5).
     torch.testing.assert_close(refined.points, torch.tensor([[14.5 + 10 * 0.2 / 0.6, 14.5]]))
@@ -113,7 +113,7 @@ def test_paper_by_hand():
 
 def test_paper_leaves_out_what_lies_outside_the_grid():
     query, features = hand_made([[0.9, 0.6, 0.0], [0.3, 0.5, 0.0], [0.0, 0.0, 0.0]])
-    grid = grid_points(3, 3, 30, 30)
+    grid = cell_centres(3, 3, 10)
     refined = refine_paper(query, features, torch.tensor([0]), 3, 3, grid)
     weights = torch.tensor([0.6, 0.3, 0.0, 0.2]) / 1.1  # minimum 0.3 of the four that exist
     positions = torch.tensor([[4.5, 4.5], [14.5, 4.5], [4.5, 14.5], [14.5, 14.5]])
@@ -139,7 +139,7 @@ def test_paper_is_better_than_the_grid_alone():
 
 
 def fine_map(stride: float, height: int, width: int, scale: float) -> Tensor:
-    cells = grid_points(width, height, width * stride, height * stride)
+    cells = cell_centres(width, height, stride)
     return shifted_features(cells, size=256, scale=scale).t().reshape(-1, height, width)
 
 
@@ -147,8 +147,8 @@ def fine_map(stride: float, height: int, width: int, scale: float) -> Tensor:
     ("stride", "dtype"), [(2.0, torch.float32), (4.0, torch.float32), (2.0, torch.float64)]
 )
 def test_softargmax_recovers_planted_positions(stride, dtype):
-    """A correlation peak with standard deviation s gives, under temperature T, one of about s * sqrt(T)."""
-    height, width, scale, temperature, radius = 40, 50, 4.0 * stride, 0.04, 4
+    """A correlation peak with standard deviation s gives, under logit_scale f, one of about s / sqrt(f)."""
+    height, width, scale, logit_scale, radius = 40, 50, 4.0 * stride, 25.0, 4
     low = 8 * stride
     truth = low + torch.rand(300, 2, generator=torch.Generator().manual_seed(3)) * torch.tensor(
         [width * stride - 2 * low, height * stride - 2 * low]
@@ -162,13 +162,13 @@ def test_softargmax_recovers_planted_positions(stride, dtype):
         centres,
         stride,
         radius,
-        temperature,
+        logit_scale,
     )
     error = (refined.points - truth).norm(dim=1) / stride
     assert ((centres - truth).norm(dim=1) / stride).mean() > 0.3
     assert error.max() < 0.05
     assert refined.points.dtype == torch.float32
-    # Peak of standard deviation 4 cells * sqrt(0.04) = 0.8 cells per axis.
+    # Peak of standard deviation 4 cells / sqrt(25) = 0.8 cells per axis.
     expected_spread = 0.8 * stride * math.sqrt(2)
     assert refined.spread.mean().item() == pytest.approx(expected_spread, rel=0.1)
     assert 0.1 < refined.peak.min() <= refined.peak.max() < 0.4
@@ -190,7 +190,7 @@ def test_softargmax_never_reads_outside_the_map():
     feature_map[0, :, -1] = 50.0
     feature_map[0, 0, 0] = 10.0
     centres = torch.tensor([[0.0, 0.0], [0.0, 4.0], [-30.0, -30.0], [500.0, 2.0]])
-    refined = refine_softargmax(torch.ones(4, 1), feature_map, centres, 1.0, 2, 0.1)
+    refined = refine_softargmax(torch.ones(4, 1), feature_map, centres, 1.0, 2, 10.0)
     torch.testing.assert_close(refined.points[0], torch.zeros(2), atol=1e-3, rtol=0)
     # Around (0, 4) all inside cells are equal: the mean of columns 0..2 and rows 2..4.
     torch.testing.assert_close(refined.points[1], torch.tensor([1.0, 3.0]))

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import difference, picture, small_cdunet
 from torch import Tensor
 
 from coam.errors import ConfigError
 from coam.models.cdunet import CDUNet, CDUNetConfig
 from coam.models.coattention import CoAttention
 from coam.models.outputs import DenseDescriptors, EncodedImage
+from support.small_networks import difference, picture, small_cdunet
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_published_network_gives_64_channels_at_input_resolution() -> None:
     a, b = net(picture(32, 64), picture(64, 32, seed=1))
     check_shape_and_range(a, (32, 64), 64)
     check_shape_and_range(b, (64, 32), 64)
-    assert net.stride == a.stride == 1
+    assert net.capabilities.stride == a.stride == 1
 
 
 # ---- two images

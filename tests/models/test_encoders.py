@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import urllib.error
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,73 +14,21 @@ from torch import Tensor, nn
 from coam.errors import ConfigError, MissingExtraError, WeightsError
 from coam.models.encoders import Encoder, build_encoder, load_pretrained
 from coam.models.encoders.efficientnet import SameStride2Conv, lite1_name
-from coam.models.encoders.pretrained import convert_lite1, main
-
-REFERENCE = Path(__file__).parent / "reference" / "encoders.json"
-SHARED = Path(__file__).resolve().parents[3] / "shared"
-
-# Name in the reference file -> encoder name and options.
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "resnet34": ("resnet34", {}),
-    "resnet50": ("resnet50", {}),
-    "resnet50_original": ("resnet50", {"stride_on_first_conv": True}),
-    "efficientnet_b1": ("efficientnet_b1", {}),
-    "efficientnet_lite1": ("efficientnet_lite1", {}),
-}
-
-
-def formula_values(name: str, shape: tuple[int, ...]) -> Tensor:
-    """Values that depend on the parameter's name only, from PCG64's raw stream, which no numpy changes."""
-    raw = np.random.PCG64(zlib.crc32(name.encode())).random_raw(max(1, math.prod(shape)))
-    unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    if len(shape) == 4:
-        values = (2 * unit - 1) * math.sqrt(3 / math.prod(shape[1:]))
-    elif name.endswith(("running_var", "weight")):
-        values = 0.5 + unit
-    else:
-        values = 0.4 * unit - 0.2
-    return torch.from_numpy(values.astype(np.float32)).reshape(shape)
-
-
-def formula_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`formula_values` for every floating-point entry of a state dict; counters are left out."""
-    return {name: formula_values(name, tuple(v.shape)) for name, v in state.items() if v.is_floating_point()}
-
-
-def synthetic_image() -> Tensor:
-    """Waves (1, 3, 64, 96) in [0, 1] that differ along x, y and channels: no flip or shift goes unseen."""
-    y, x = torch.meshgrid(torch.arange(64.0), torch.arange(96.0), indexing="ij")
-    waves = [torch.sin(0.11 * (c + 1) * x + 0.07 * y + 0.0009 * x * y * (c + 1)) for c in range(3)]
-    return (0.5 + 0.5 * torch.stack(waves))[None].float()
-
-
-def level_summary(level: Tensor) -> dict[str, Any]:
-    """Shape, mean, deviation and nine values, the corners among them, of one pyramid level."""
-    flat = level.double().flatten()
-    picks = torch.linspace(0, len(flat) - 1, 9).round().long()
-    return {
-        "shape": list(level.shape),
-        "mean": flat.mean().item(),
-        "std": flat.std().item(),
-        "values": flat[picks].tolist(),
-    }
-
-
-def names_digest(state: dict[str, Tensor]) -> str:
-    """Fingerprint of all names and shapes of a state dict."""
-    lines = sorted(f"{name} {tuple(value.shape)}" for name, value in state.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+from support import SHARED
+from support.encoder_reference import (
+    CASES,
+    REFERENCE,
+    formula_encoder,
+    formula_values,
+    level_summary,
+    lite1_package_state,
+    names_digest,
+    synthetic_image,
+)
 
 
 def stored() -> dict[str, Any]:
     return json.loads(REFERENCE.read_text())  # type: ignore[no-any-return]
-
-
-def formula_encoder(case: str) -> Encoder:
-    name, options = CASES[case]
-    encoder = build_encoder(name, **options).eval()
-    encoder.load_state_dict(formula_state(encoder.state_dict()), strict=False)
-    return encoder
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -213,18 +157,6 @@ def test_public_layout_loads_without_classifier(tmp_path: Path) -> None:
         assert torch.equal(value, public[name]), name
 
 
-def lite1_package_state() -> dict[str, Tensor]:
-    """Formula weights under the package's names, made by turning `lite1_name` around."""
-    ours = formula_encoder("efficientnet_lite1").state_dict()
-    parts = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2")
-    fields = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    candidates = [f"{part}.{field}" for part in ("_conv_stem", "_bn0") for field in fields]
-    candidates += [f"_blocks.{i}.{part}.{field}" for i in range(21) for part in parts for field in fields]
-    return {
-        name: ours[mine] for name in candidates if (mine := lite1_name(name)) is not None and mine in ours
-    }
-
-
 def test_lite1_names_cover_every_parameter_once() -> None:
     names = [lite1_name(name) for name in lite1_package_state()]
     assert sorted(str(name) for name in names) == sorted(build_encoder("efficientnet_lite1").state_dict())
@@ -236,28 +168,6 @@ def test_lite1_names_cover_every_parameter_once() -> None:
     assert lite1_name("_fc.bias") is None
 
 
-def test_lite1_conversion_writes_halves_that_load(tmp_path: Path) -> None:
-    torch.save({**lite1_package_state(), "_fc.bias": torch.zeros(1000)}, tmp_path / "lite1.pth")
-    target = tmp_path / "lite1.safetensors"
-    assert main(["convert-lite1", str(tmp_path / "lite1.pth"), str(target)]) == 0
-    fresh = build_encoder("efficientnet_lite1")
-    load_pretrained(fresh, target)
-    wanted = formula_encoder("efficientnet_lite1").state_dict()
-    for name, value in fresh.state_dict().items():
-        if value.is_floating_point():
-            assert torch.equal(value, wanted[name].half().float()), name
-    assert target.stat().st_size < 2 * 3_800_000 + 100_000
-
-
-def test_conversion_of_values_beyond_fp16_is_refused(tmp_path: Path) -> None:
-    state = lite1_package_state()
-    state["_bn0.weight"] = torch.full((32,), 1e6)
-    torch.save(state, tmp_path / "lite1.pth")
-    with pytest.raises(WeightsError, match=r"features\.0\.1\.weight does not fit into fp16"):
-        convert_lite1(tmp_path / "lite1.pth", tmp_path / "out.safetensors")
-    assert not (tmp_path / "out.safetensors").exists()
-
-
 class Surprise:
     """What a hostile pickle would run."""
 
@@ -265,7 +175,7 @@ class Surprise:
         return (pytest.fail, ("a pickle ran code",))
 
 
-def test_wrong_files_give_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_files_give_one_clear_line(tmp_path: Path) -> None:
     encoder = build_encoder("efficientnet_lite1")
     good = formula_encoder("efficientnet_lite1").state_dict()
     torch.save({"evil": Surprise()}, tmp_path / "evil.pth")
@@ -297,8 +207,6 @@ def test_wrong_files_give_one_clear_line(tmp_path: Path, capsys: pytest.CaptureF
             load_pretrained(encoder, tmp_path / file)
         assert message in str(caught.value), file
         assert "\n" not in str(caught.value), file
-    assert main(["convert-lite1", str(tmp_path / "absent.pth"), str(tmp_path / "x.safetensors")]) == 2
-    assert "does not exist" in capsys.readouterr().err
 
 
 def test_a_refused_file_leaves_the_encoder_as_it_was(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import difference, picture, small_stacked
 from torch import Tensor
 
 from coam import samples
 from coam.geometry.coordinates import cell_centres
 from coam.images import load_image
+from coam.images.resize import resize_for_model
 from coam.models.outputs import DenseDescriptors
 from coam.models.registry import DEFAULT_MODEL, load_model, packaged_weights
 from coam.models.stacked import StackedCDUNet
-from coam.resizing import resize_for_model
+from support.small_networks import difference, picture, small_stacked
 
 MAPS = ("descriptors", "score", "fine", "coarse")
 
@@ -163,9 +163,9 @@ def test_the_score_never_shapes_the_descriptors() -> None:
 
 def test_temperature_starts_as_configured_and_is_bounded() -> None:
     net = small_stacked(descriptor_temperature=12.0)
-    assert float(net.temperature) == pytest.approx(12.0, rel=1e-5)
+    assert float(net.logit_scale) == pytest.approx(12.0, rel=1e-5)
     net.log_temperature.fill_(10.0)
-    assert float(net.temperature) == 60.0
+    assert float(net.logit_scale) == 60.0
 
 
 def mean_cosine(one: Tensor, two: Tensor) -> float:

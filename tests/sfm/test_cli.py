@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy_scene import OracleMatcher
 from typer.testing import CliRunner
 
 from coam.cli.localize import hint
-from coam.dense_matching import MatcherConfig
-from coam.sfm.alignment import model_poses
-from coam.sfm.journal import PairJournal
-from coam.sfm.locations import Location
-from coam.sfm.match_pairs import PairProgress
-from coam.sfm.pipeline import load_model
+from coam.matching.settings import MatcherConfig
+from coam.sfm.colmap_model import model_poses
+from coam.sfm.localization.absolute_pose import Location
+from coam.sfm.matching.match_pairs import time_left
 from coam.sfm.settings import read_settings, warning_about_weights
+from coam.sfm.workspace import load_model
+from coam.store.journal import PairJournal
+from support.toy_scene import OracleMatcher
 
 
 @pytest.fixture
@@ -32,6 +33,13 @@ def run(monkeypatch, matcher):
         return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
     return call
+
+
+def no_folders_can_be_made(monkeypatch):
+    def mkdir(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", mkdir)
 
 
 def last_line(result):
@@ -94,10 +102,10 @@ def test_what_cannot_be_located_or_written_is_named_before_any_work(
     result = run("localize", built[0], queries, "-o", tmp_path / "file" / "p.txt")
     assert result.exit_code == 2
     assert last_line(result) == f"error: {tmp_path}/file: is a file; give a folder"
-    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    no_folders_can_be_made(monkeypatch)
     result = run("localize", built[0], queries, "-o", tmp_path / "p.txt")
     assert result.exit_code == 2
-    assert f"{tmp_path}: cannot be written into; choose another folder" in last_line(result)
+    assert f"{tmp_path}: cannot be written (Permission denied); check the folder" in last_line(result)
     result = run("localize", built[0], queries / "view02.png", "-o", tmp_path)
     assert result.exit_code == 2
 
@@ -184,15 +192,17 @@ def interrupted(matcher):
 
 def test_ctrl_c_keeps_what_is_matched_and_says_how_to_go_on(run, scene, photos, tmp_path, monkeypatch):
     model, steps = tmp_path / "model", []
-    advance = PairProgress.advance
-    monkeypatch.setattr(
-        PairProgress, "advance", lambda bar, count: (steps.append(count), advance(bar, count))
-    )
+
+    def step(seconds, done, left):
+        steps.append((done, left))
+        return time_left(seconds, done, left)
+
+    monkeypatch.setattr("coam.sfm.matching.match_pairs.time_left", step)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: interrupted(OracleMatcher(scene, keep=0.4)))
     stopped = run("sfm", photos, "-o", model)
     assert stopped.exit_code == 130
     assert last_line(stopped) == "error: stopped; run the same line again to go on"
-    assert steps == [1, 1, 1]  # the bar does not wait for a portion to be saved
+    assert steps == [(1, 9), (2, 8), (3, 7)]  # the bar does not wait for a portion to be saved
     assert len(PairJournal(model / "matches.h5")) == 3
     again = OracleMatcher(scene, keep=0.4)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: again)
@@ -226,10 +236,11 @@ def test_matches_of_a_stopped_run_are_refused_and_its_old_model_is_still_describ
 
 
 def test_a_folder_that_cannot_be_written_is_named_first(run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    no_folders_can_be_made(monkeypatch)
     result = run("sfm", photos, "-o", tmp_path / "new" / "model")
     assert result.exit_code == 2
-    assert f"{tmp_path}: cannot be written into; choose another folder" in last_line(result)
+    line = last_line(result)
+    assert f"{tmp_path}/new/model: cannot be written (Permission denied); check the folder" in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -289,7 +300,10 @@ def test_other_weights_are_a_warning(tmp_path, matcher):
     [
         (["sfm", "{tmp}/none", "-o", "{tmp}/m"], "no such folder; give a folder of photos"),
         (["sfm", "{tmp}", "-o", "{tmp}/m"], "holds no photos"),
-        (["sfm", "{tmp}", "-o", "{tmp}/m", "--tracks", "x"], "--tracks x: choose quantised, merged, refined"),
+        (
+            ["sfm", "{tmp}", "-o", "{tmp}/m", "--tracks", "x"],
+            "--tracks x: choose one of quantised, merged, refined",
+        ),
         (["sfm", "{tmp}", "-o", "{tmp}/m", "--pairing", "poses"], "give one with --reference"),
         (
             ["sfm", "{tmp}", "-o", "{tmp}/m", "--reference", "{tmp}", "--cameras", "x.txt"],

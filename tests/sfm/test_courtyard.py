@@ -6,14 +6,15 @@ import shutil
 
 import numpy as np
 import pytest
-from sift_grid import SiftGridMatcher
 
 from coam.errors import CoamError
-from coam.sfm.alignment import model_poses, pose_errors
-from coam.sfm.intrinsics import CameraChoice
-from coam.sfm.localize import localize
-from coam.sfm.mapping import camera_specs
-from coam.sfm.pipeline import SfmOptions, load_model, run_sfm
+from coam.geometry.alignment import pose_errors
+from coam.sfm.cameras import CameraChoice, camera_spec
+from coam.sfm.colmap_model import model_poses
+from coam.sfm.localization.localize import localize
+from coam.sfm.pipeline import run_sfm
+from coam.sfm.workspace import SfmOptions, load_model
+from support.sift_grid import SiftGridMatcher
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,7 @@ def copy(paths, folder):
 
 def scene_size(yard):
     """Diagonal of the box around the middle 90 % of the surface points, metres."""
-    xyz = np.array([point.position for point in yard.points.values()])
-    low, high = np.percentile(xyz, [5, 95], axis=0)
+    low, high = np.percentile(yard.points, [5, 95], axis=0)
     return float(np.linalg.norm(high - low))
 
 
@@ -104,7 +104,7 @@ def test_reduced_set_with_sift_on_a_grid(yard, poses, tmp_path):
     assert errors.position.max() < 0.01 * size
     assert errors.rotation.max() < 0.5
     # SIFT finds few matches between day and night: 28 do not fix a focal length as well, 39 do
-    camera = {"*": next(iter(camera_specs(model).values()))}
+    camera = {"*": camera_spec(next(iter(model.cameras.values())))}
     for night, given, most in ((yard.night[1], camera, 0.005), (yard.night[2], None, 0.02)):
         location = localize(tmp_path / "model", night, matcher, given)[0]
         assert location.reason == ""

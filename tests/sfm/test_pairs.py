@@ -1,20 +1,11 @@
-"""Which pairs, in which order, and what is kept of them."""
+"""Pair proposal: exhaustive, sequential, retrieval, covisibility, poses."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from toy_scene import OracleMatcher, Scene
 
 from coam.errors import ConfigError, DataError
-from coam.sfm.match_pairs import (
-    PairProgress,
-    count_encodings,
-    match_pairs,
-    matches_to_record,
-    order_pairs,
-    record_to_matches,
-)
 from coam.sfm.pairs import (
     choose_pairs,
     covisible_pairs,
@@ -22,12 +13,14 @@ from coam.sfm.pairs import (
     nearest,
     pose_pairs,
     read_pairs,
+    reference_pairs,
     retrieval_pairs,
     sequential_pairs,
     unit_rows,
     write_pairs,
 )
-from coam.sfm.pipeline import load_model
+from coam.sfm.workspace import load_model
+from support.toy_scene import true_model
 
 
 def test_exhaustive():
@@ -65,14 +58,14 @@ def test_nearest_against_a_full_sort():
 
 
 def test_choice_follows_the_number_of_photos(tmp_path):
-    few, how = choose_pairs(["a", "b", "c"], {}, None)
+    few, how = choose_pairs(["a", "b", "c"], tmp_path)
     assert len(few) == 3
     assert how == "all pairs of 3 photos"
     names = [f"{i * 977:06d}.jpg" for i in range(50)]  # numbers of a photo site, not of a camera
     with pytest.raises(ConfigError, match="give pairs with --pairs"):
-        choose_pairs(names, {}, None)
-    vectors = {name: np.random.default_rng(i).normal(size=8) for i, name in enumerate(names)}
-    many, how = choose_pairs(names, {name: name for name in names}, vectors.__getitem__, count=4)
+        choose_pairs(names, tmp_path)
+    vectors = {tmp_path / name: np.random.default_rng(i).normal(size=8) for i, name in enumerate(names)}
+    many, how = choose_pairs(names, tmp_path, vectors.__getitem__, count=4)
     assert 100 <= len(many) <= 200
     assert how == "4 most similar photos each"
 
@@ -88,10 +81,10 @@ def test_list_file_round_trip_and_mistakes(tmp_path):
 
 
 def test_pairs_from_poses():
-    rotations = np.tile(np.eye(3), (4, 1, 1))
-    rotations[3] = np.diag([-1.0, 1.0, -1.0])  # looks the other way
-    centres = np.array([[0.0, 0, 0], [1, 0, 0], [3, 0, 0], [0.1, 0, 0]])
-    assert pose_pairs(["a", "b", "c", "d"], rotations, centres, count=1) == [("a", "b"), ("b", "c")]
+    ahead, back = np.eye(3), np.diag([-1.0, 1.0, -1.0])  # looks the other way
+    places = {"a": (ahead, 0.0), "b": (ahead, 1.0), "c": (ahead, 3.0), "d": (back, 0.1)}
+    poses = {name: (turn, -turn @ np.array([x, 0, 0])) for name, (turn, x) in places.items()}
+    assert pose_pairs(poses, count=1) == [("a", "b"), ("b", "c")]
 
 
 def test_pairs_from_a_model(built):
@@ -100,43 +93,22 @@ def test_pairs_from_a_model(built):
     assert 3 <= len(covisible_pairs(model, count=1)) <= 5
 
 
-def test_order_lets_a_small_cache_work():
-    names = [f"{i:03d}" for i in range(60)]
-    pairs = exhaustive_pairs(names)
-    ordered = order_pairs(pairs, 12)
-    assert sorted(ordered) == pairs
-    assert count_encodings(ordered, 12) < 0.3 * count_encodings(pairs, 12)
-    assert count_encodings(ordered, 60) == 60
+def test_pairs_of_a_model_by_points_and_by_poses(scene, photos, truth, tmp_path):
+    import pycolmap
 
-
-def test_record_round_trip():
-    scene = Scene(count=2, size=(160, 120), focal=150.0)
-    matches = OracleMatcher(scene).match("view00.png", "view01.png")
-    kept = record_to_matches(matches_to_record(matches, "s"))
-    np.testing.assert_array_equal(kept.ids0, matches.ids0)
-    np.testing.assert_allclose(kept.points0, matches.points0, atol=1e-4)
-    np.testing.assert_allclose(kept.points1, matches.points1, atol=1e-4)
-    assert kept.grid1 == matches.grid1
-    assert kept.size0 == (160, 120)
-
-
-def test_changed_photo_is_matched_again(tmp_path):
-    scene = Scene(count=3, size=(160, 120), focal=150.0)
-    folder = scene.write_photos(tmp_path / "p")
-    paths = {name: folder / name for name in scene.names}
-    matcher = OracleMatcher(scene)
-    pairs = exhaustive_pairs(scene.names)
-    digests = dict.fromkeys(scene.names, "1")
-    match_pairs(matcher, paths, digests, pairs, tmp_path / "m.h5")
-    assert len(matcher.calls) == 3
-    match_pairs(matcher, paths, {**digests, "view02.png": "2"}, pairs, tmp_path / "m.h5")
-    assert matcher.calls[3:] == [("view00.png", "view02.png"), ("view01.png", "view02.png")]
-
-
-def test_estimate_counts_only_this_run(monkeypatch):
-    clock = iter([0.0, 10.0])
-    monkeypatch.setattr("coam.sfm.match_pairs.time.monotonic", lambda: next(clock))
-    progress = PairProgress(total=100, finished_before=50, visible=False)
-    assert progress.estimate() == ""
-    progress.advance(10)  # 10 pairs in 10 s; the 50 from an earlier run say nothing about speed
-    assert progress.estimate() == "about 40 s left"
+    seen = [("view00.png", "view01.png"), ("view00.png", "view01.png", "view06.png")]
+    known = pycolmap.Reconstruction(true_model(photos, truth, tmp_path / "m", seen))
+    names = sorted(truth)
+    by_points, how = reference_pairs(known, names, "auto", 1)
+    assert by_points == [("view00.png", "view01.png"), ("view00.png", "view06.png")]
+    assert how == "1 with most common points each"
+    assert reference_pairs(known, ["view00.png", "view06.png"], "model")[0] == [("view00.png", "view06.png")]
+    by_poses, _ = reference_pairs(known, names, "poses", 1)  # on an arc, so the nearest is the next
+    assert by_poses == [
+        ("view00.png", "view01.png"),
+        ("view03.png", "view04.png"),
+        ("view04.png", "view06.png"),
+    ]
+    empty = pycolmap.Reconstruction(true_model(photos, truth, tmp_path / "n"))
+    assert reference_pairs(empty, names, "auto", 1)[0] == by_poses
+    assert reference_pairs(empty, names, "model", 1)[0] == []

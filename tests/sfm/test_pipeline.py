@@ -10,23 +10,32 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from toy_scene import OracleMatcher, Scene
 
 from coam.errors import DataError
-from coam.sfm.alignment import model_poses, pose_errors
-from coam.sfm.cycles import CycleReport
-from coam.sfm.intrinsics import CameraChoice
-from coam.sfm.journal import PairJournal
-from coam.sfm.links import agreement, contradicted, cut_off, doubts, misplaced, torn_off, weakly_held
-from coam.sfm.mapping import ATTEMPTS, Judgement, MapperOptions, finish, register_again, take_out
-from coam.sfm.pipeline import SfmOptions, line_about_pairs, lines_about_missing, load_model, run_sfm
-from coam.sfm.variants import compare_variants
-from coam.sfm.verify import VerifyOptions, _from_record, verify_pairs
+from coam.geometry.alignment import pose_errors
+from coam.sfm.cameras import CameraChoice
+from coam.sfm.colmap_model import model_poses
+from coam.sfm.mapping.options import MapperOptions
+from coam.sfm.pipeline import (
+    build_tracks,
+    line_about_pairs,
+    lines_about_missing,
+    map_photos,
+    match_photos,
+    model_key,
+    propose_pairs,
+    run_sfm,
+    verify_matches,
+    write_summary,
+)
+from coam.sfm.workspace import SfmOptions, Tracks, load_model, open_workspace
+from support import REPOSITORY, TESTS
+from support.toy_scene import OracleMatcher, Scene
 
 
 def test_all_photos_registered_where_they_are(built, truth):
@@ -67,12 +76,16 @@ def test_the_folder_has_everything(built):
 def test_merging_is_worth_it(photos, matcher, truth, tmp_path, built):
     """The paper's open problem in numbers: grid positions, merged offsets, aligned in the photos."""
     shutil.copy(built[0] / "matches.h5", tmp_path / "matches.h5")  # the same matches for all
-    figures = compare_variants(photos, tmp_path, matcher, truth=truth)
-    quantised, merged, refined = (figures[name] for name in ("quantised", "merged", "refined"))
+    summary, errors = {}, {}
+    for tracks in get_args(Tracks):
+        summary[tracks] = run_sfm(photos, tmp_path, matcher, SfmOptions(tracks=tracks))
+        errors[tracks] = pose_errors(model_poses(load_model(tmp_path)[0]), truth)
+    quantised, merged, refined = (summary[tracks] for tracks in get_args(Tracks))
     assert quantised["mean_reprojection_error"] > 0.9
     assert merged["mean_reprojection_error"] < 0.4 * quantised["mean_reprojection_error"]
-    assert merged["median_rotation_error"] < 0.3 * quantised["median_rotation_error"]
-    assert merged["median_position_error"] < 0.3 * quantised["median_position_error"]
+    for kind in ("rotation", "position"):
+        median = {tracks: np.median(getattr(errors[tracks], kind)) for tracks in errors}
+        assert median["merged"] < 0.3 * median["quantised"]
     assert merged["mean_track_length"] > quantised["mean_track_length"]
     assert refined["mean_reprojection_error"] < 0.9 * merged["mean_reprojection_error"]
 
@@ -84,6 +97,30 @@ def test_second_run_computes_nothing(built, photos, matcher):
     assert run_sfm(photos, folder, matcher, SfmOptions(tracks="refined")) == summary
     assert len(matcher.calls) == before
     assert (folder / "sparse/0/images.bin").stat().st_mtime_ns == stamp
+
+
+def test_every_stage_is_a_function_of_its_own(built, photos, matcher, tmp_path):
+    """As the first lines of `pipeline` have it; the result is that of `run_sfm`."""
+    shutil.copy(built[0] / "matches.h5", tmp_path / "matches.h5")
+    work = open_workspace(photos, tmp_path, matcher)
+    pairs = propose_pairs(work)
+    assert len(work.files.pairs.read_text().splitlines()) == len(pairs) == 10
+    matched = match_photos(work, pairs)
+    verified, cycles = verify_matches(work, matched)
+    assert work.files.verified.is_file()
+    assert verified.accepted == pairs
+    graph = build_tracks(work, verified)
+    assert work.files.refined.is_file()
+    assert work.files.database.is_file()
+    key = model_key(work.options, pairs, verified)
+    models = map_photos(work, verified, graph, key)
+    assert (work.files.model / "images.bin").is_file()
+    summary = write_summary(work, models, verified, cycles, graph, key)
+    matched.close()
+    different = {"seconds", "photos_folder"}
+    assert {k: v for k, v in built[1].items() if k not in different} == {
+        k: v for k, v in summary.items() if k not in different
+    }
 
 
 def test_no_photos_and_one_photo(tmp_path, scene, matcher):
@@ -239,9 +276,9 @@ def test_masked_pixels_are_not_used(tmp_path, photos, matcher, scene, built):
 RUN = """
 import sys
 sys.path.insert(0, sys.argv[3])
-from toy_scene import OracleMatcher, Scene
+from support.toy_scene import OracleMatcher, Scene
 import time
-import coam.sfm.match_pairs as mp
+import coam.sfm.matching.match_pairs as mp
 from coam.sfm.pipeline import run_sfm
 mp.SAVE_EVERY_PAIRS = 1
 class Slow(OracleMatcher):
@@ -260,11 +297,10 @@ def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
     """
     log = tmp_path / "log.txt"
     generator = np.random.default_rng()
-    tests = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(tests.parents[1] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
 
     def start(output, log):
-        command = [sys.executable, "-c", RUN, str(photos), str(output), str(tests), str(log)]
+        command = [sys.executable, "-c", RUN, str(photos), str(output), str(TESTS), str(log)]
         with open(tmp_path / "stderr.txt", "w") as errors:
             return subprocess.Popen(command, env=environment, stderr=errors)
 
@@ -294,114 +330,6 @@ def test_killed_at_any_stage_and_started_again(tmp_path, photos, built):
     assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
-def test_links_warn_about_weak_and_wrong_photos(built, tmp_path):
-    import pycolmap
-
-    shared = {("a", "b"): 100, ("b", "c"): 90, ("c", "d"): 12, ("a", "d"): 5}
-    assert weakly_held(["a", "b", "c", "d"], shared) == [["d"]]
-    model, _ = load_model(built[0])
-    matched = PairJournal(built[0] / "matches.h5")
-    verified = verify_pairs(
-        matched, dict.fromkeys(built[1]["registered"], model.cameras[1]), tmp_path / "v.h5"
-    )
-    lines = doubts(model, matched, verified, CycleReport({("a", "b"): "x"}, (), 0, 0), VerifyOptions())
-    assert lines == ["1 pairs were contradicted or not confirmed by stronger ones and not used: a-b"]
-    image = next(image for image in model.images.values() if image.name == "view03.png")
-    turned = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, 0.35, 0.0])), np.zeros(3))  # 20 degrees off
-    image.frame.rig_from_world = turned * image.frame.rig_from_world
-    wrong = contradicted(agreement(model, matched, verified, VerifyOptions()))
-    assert wrong == {"view03.png": (4, 4)}
-
-
-def test_a_photo_in_a_wrong_place_is_taken_out(built):
-    """One of five cameras is turned by 40 degrees: all its pairs speak against it, the others agree."""
-    import pycolmap
-
-    matched, stored = PairJournal(built[0] / "matches.h5"), PairJournal(built[0] / "verified.h5")
-    verified = {pair: _from_record(stored.read(pair)) for pair in stored.pairs()}
-    model, _ = load_model(built[0])
-    assert take_out(model, misplaced(agreement(model, matched, verified, VerifyOptions()))) == []
-    image = next(model.image(i) for i in model.reg_image_ids() if model.image(i).name == "view03.png")
-    turn = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, np.radians(40), 0.0])), np.zeros(3))
-    image.frame.set_cam_from_world(image.camera_id, turn * image.cam_from_world())
-    doubted = misplaced(agreement(model, matched, verified, VerifyOptions()))
-    assert doubted == ["view03.png"]
-    most = [*doubted, "view00.png", "view01.png"]
-    assert take_out(model, most) == []  # three of five: nobody knows which part is right
-    assert take_out(model, doubted) == ["view03.png"]
-    assert sorted(model.image(i).name for i in model.reg_image_ids()) == [
-        "view00.png", "view01.png", "view04.png", "view06.png",
-    ]  # fmt: skip
-
-
-def test_a_model_folded_at_one_step_is_torn_there():
-    """Both halves of a street agree with themselves, a look-alike joins them; the step between says no."""
-    street = {("a", "b"): 9.0, ("b", "c"): 8.0, ("a", "c"): 3.0, ("d", "e"): 7.0, ("c", "e"): 0.5}
-    assert torn_off({**street, ("c", "d"): 6.0}) == []
-    assert torn_off({**street, ("c", "d"): -6.0}) == [["d", "e"]]
-    assert contradicted({**street, ("c", "d"): -6.0}) == {}  # no photo by itself is in doubt
-    assert misplaced({**street, ("c", "d"): -6.0}) == ["d", "e"]
-    assert torn_off({**street, ("c", "d"): -0.4}) == []  # the look-alike is no weaker than what it denies
-    assert torn_off({}) == []
-
-
-def test_what_was_joined_by_photos_that_were_taken_out_goes_too():
-    strong = {("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f")}
-    assert cut_off(["a", "b", "c", "d", "e", "f"], strong) == []
-    assert cut_off(["a", "b", "d", "e", "f"], strong) == ["a", "b"]  # c was taken out
-    assert cut_off(["a", "c", "d", "f"], strong) == ["a", "f"]
-
-
-def test_a_photo_that_went_astray_is_registered_again(built, truth, tmp_path):
-    """The camera turned by 10 degrees comes back to its place, because the four others stand."""
-    import pycolmap
-
-    model, _ = load_model(built[0])
-    image = next(model.image(i) for i in model.reg_image_ids() if model.image(i).name == "view03.png")
-    turn = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, np.radians(10), 0.0])), np.zeros(3))
-    image.frame.set_cam_from_world(image.camera_id, turn * image.cam_from_world())
-    assert pose_errors(model_poses(model), truth).rotation[2] > 5
-    again = register_again(
-        model, built[0] / "database.db", tmp_path, MapperOptions(), ATTEMPTS[0], (), ["view03.png"]
-    )
-    errors = pose_errors(model_poses(again), truth)
-    assert len(errors.names) == 5
-    assert errors.rotation[2] < 0.2
-    assert errors.position[2] < 0.01 * errors.scene_size
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "models", "kept"),
-    [
-        (Judgement((), 99.7, 0.3), None, 1, 0),
-        (Judgement((), 99.6, 0.4), Judgement((), 100, 0), 2, 1),
-        (Judgement((), 60, 40), Judgement((), 90, 10), 2, 0),
-        (Judgement((), 99.6, 0.4), Judgement(("view03.png",), 100, 0), 2, 0),
-    ],
-)
-def test_a_closed_ring_is_kept_if_it_satisfies_the_pairs(built, truth, first, second, models, kept):
-    """Of 100 that pairs say, 0.3 against a model is let be; with more, ends are pulled together."""
-    judged = []
-
-    def judge(model):
-        judged.append(model)
-        return first if len(judged) == 1 else second
-
-    model, _ = load_model(built[0])
-    best = finish(model, built[0] / "database.db", MapperOptions(), judge)
-    assert len(judged) == models
-    assert best is judged[kept]
-    errors = pose_errors(model_poses(best), truth)
-    assert len(errors.names) == 5
-    assert errors.rotation.max() < 0.5
-    assert errors.position.max() < 0.01 * errors.scene_size
-
-
-class _Verified:
-    def __init__(self, accepted: bool) -> None:
-        self.accepted = accepted
-
-
 def test_numbers_of_pairs_add_up():
     rest = "contradicted or not confirmed by stronger ones"
     assert line_about_pairs(29, 4, 12) == f"45 pairs: 29 verified, 4 not, 12 {rest}"
@@ -409,14 +337,14 @@ def test_numbers_of_pairs_add_up():
 
 
 def test_photos_that_are_not_in_the_model_are_named_with_the_reason():
-    verified = {("a", "b"): _Verified(True), ("a", "c"): _Verified(False), ("b", "d"): _Verified(True)}
-    lines = lines_about_missing(["c", "d"], verified)
+    accepted = [("a", "b"), ("b", "d")]
+    lines = lines_about_missing(["c", "d"], accepted)
     assert len(lines) == 2
     assert lines[0].startswith("not in the model, because no pair with them was verified: c;")
     assert lines[1] == (
         "not in the model, though some pairs were verified: d; "
         "more photos between them and the others may help"
     )
-    assert lines_about_missing([], verified) == []
-    many = lines_about_missing([f"p{k}" for k in range(11)], {})
+    assert lines_about_missing([], accepted) == []
+    many = lines_about_missing([f"p{k}" for k in range(11)], [])
     assert "p7 and 3 more" in many[0]

@@ -17,9 +17,9 @@ from coam import samples
 from coam.cli import build_app
 from coam.cli.stylize import LITTLE_SEEN
 from coam.errors import ConfigError
-from coam.evaluation.stylization import colourfulness, mean_l1, recolour
 from coam.images import load_image
 from coam.stylization import NoOverlapError, Stylized, load_stylizer
+from coam.stylization.evaluation import colourfulness, mean_l1, recolour
 
 VIEW, STYLE = "day_04", "night_02"
 

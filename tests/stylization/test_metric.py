@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from toy_pictures import textured
 
-from coam.evaluation.stylization import (
+from coam.evaluation.metrics.tables import summarise
+from coam.stylization.evaluation import (
     STYLIZATION,
     colourfulness,
     load_stylization,
@@ -19,7 +19,7 @@ from coam.evaluation.stylization import (
     measure_stylization,
     recolour,
 )
-from coam.evaluation.summary import summarise
+from support.toy_pictures import textured
 
 SHIFT = 6  # pixels by which STYLE's camera is moved
 

@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy_pictures import textured
 
 from coam.errors import WeightsError
 from coam.stylization.colours import Palette, structure_of, to_opponent, to_rgb
-from coam.stylization.discriminator import Discriminator, feature_loss, fool_loss, judge_loss
-from coam.stylization.guided import fit_to_lightness
-from coam.stylization.network import StylizerConfig, StylizerNetwork
-from coam.stylization.upsampling import upsample_guided
-from coam.stylization.weights import load_network, save_network
+from coam.stylization.guided import fit_to_lightness, upsample_guided
+from coam.stylization.network import StylizerConfig, StylizerNetwork, load_network, save_network
+from coam.stylization.objective import Discriminator, feature_loss, fool_loss, judge_loss
+from support.toy_pictures import textured
 
 SMALL = StylizerConfig(widths=(8, 8, 8, 8, 8), refiner_width=8, refiner_blocks=1)
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy_pictures import described
 
 from coam.models.outputs import DenseDescriptors
-from coam.stylization.sampled import _averaged, confidence_of, find_flow, sample_by_flow
+from coam.stylization.sampled import FlowOptions, _averaged, confidence_of, find_flow, sample_by_flow
+from support.toy_pictures import described
 
 ROWS, COLUMNS = 12, 16
 
@@ -120,6 +120,6 @@ def test_jitter_is_averaged_and_an_edge_between_two_motions_stays() -> None:
     points = own * 2 + 0.5
     points[:, 20:] += 25.0  # the right half moves elsewhere
     noise = 0.8 * torch.randn(points.shape, generator=torch.Generator().manual_seed(0))
-    averaged = _averaged((points + noise)[None], 2)[0]
+    averaged = _averaged((points + noise)[None], 2, FlowOptions())[0]
     assert (averaged - points).abs().mean() < 0.35 * noise.abs().mean()
     assert (averaged - points)[:, 18:22].abs().max() < 2.0

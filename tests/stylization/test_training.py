@@ -1,21 +1,26 @@
+"""The stylizer's training: its pairs, its losses, a run that is stopped and goes on."""
+
 from __future__ import annotations
 
 import json
+import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from toy_pictures import textured
 
 from coam.errors import ConfigError, DataError, WeightsError
-from coam.stylization.network import StylizerNetwork
+from coam.stylization.network import StylizerNetwork, load_network
 from coam.stylization.objective import sample_batch, weighted_l1
 from coam.stylization.pairs import LightSource, load_pairs
 from coam.stylization.recipe import SizePhase, StylizeRecipe, is_stylizer_recipe, load_stylize_recipe
-from coam.stylization.train import phase_at, train_stylizer
-from coam.stylization.weights import load_network
+from coam.stylization.train import train_stylizer
+from coam.training import loop
+from coam.training.stopping import Stopped, StopRequest
+from support.toy_pictures import textured
 
 SOURCE = LightSource("spots", aligned=True, light=0.3)
 
@@ -110,12 +115,38 @@ def test_a_run_leaves_a_model_and_a_resumed_one_the_same(root: Path, tmp_path: P
     with pytest.raises(Killed):
         train_stylizer(small_recipe(), root, tmp_path / "broken", device="cpu", report=kill)
     resumed = train_stylizer(small_recipe(), root, tmp_path / "broken", device="cpu")
-    for key, value in whole.network.state_dict().items():
-        torch.testing.assert_close(resumed.network.state_dict()[key], value, atol=1e-5, rtol=1e-4)
+    for key, value in whole.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[key], value, atol=1e-5, rtol=1e-4)
     log = [json.loads(line) for line in (tmp_path / "broken" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == [1, 2, 3, 4]
     with pytest.raises(WeightsError, match="another recipe"):
         train_stylizer(small_recipe(seed=5), root, tmp_path / "broken", device="cpu")
+
+
+def test_a_signal_ends_the_run_after_a_whole_step_and_it_goes_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train_stylizer(small_recipe(), root, tmp_path / "whole", device="cpu")
+    asked = nullcontext(StopRequest(signal.SIGTERM))
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "stop_requests", lambda: asked)
+        with pytest.raises(Stopped, match="stopped at step 1; run the same line again to go on"):
+            train_stylizer(small_recipe(), root, tmp_path / "run", device="cpu")
+    stopped = load_network(tmp_path / "run" / "model.safetensors")
+    assert stopped.card["steps"] == 1
+    assert "held_out" not in stopped.card
+    again = train_stylizer(small_recipe(), root, tmp_path / "run", device="cpu")
+    assert (again.step, again.taken, again.finished) == (4, 3, True)
+    for key, value in whole.model.state_dict().items():
+        torch.testing.assert_close(again.model.state_dict()[key], value, atol=1e-5, rtol=1e-4)
+
+
+def test_time_ends_a_run_as_steps_do(root: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(steps=1000)
+    outcome = train_stylizer(recipe, root, tmp_path / "run", minutes=1e-6, device="cpu")
+    assert (outcome.step, outcome.finished) == (1, True)  # all of the learning rate's course in one step
+    complete = train_stylizer(recipe, root, tmp_path / "run", device="cpu")
+    assert (complete.step, complete.taken, complete.finished) == (1, 0, True)
 
 
 def test_the_packaged_recipe_and_mistakes_in_recipes(tmp_path: Path, root: Path) -> None:
@@ -123,8 +154,8 @@ def test_the_packaged_recipe_and_mistakes_in_recipes(tmp_path: Path, root: Path)
     assert is_stylizer_recipe("stylize")
     assert not is_stylizer_recipe("cdunet-lite1")
     assert not any("thermal" in source.path for source in recipe.sources)
-    assert phase_at(recipe, 0.0).size == 256
-    assert phase_at(recipe, 1.0) == recipe.phases[-1]
+    assert recipe.phase_at(0.0).size == 256
+    assert recipe.phase_at(1.0) == recipe.phases[-1]
     other = tmp_path / "mine.yaml"
     other.write_text("name: a\ntrains: stylizer\nsources: []\nphases: []\nsteps: 3\n")
     assert is_stylizer_recipe(other)

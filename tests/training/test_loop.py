@@ -15,28 +15,30 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-import tiny
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coam.data.sample import PairSource
 from coam.errors import CoamError, ConfigError, DataError, WeightsError
-from coam.models.registry import DescriptorModel, load_model, save_model
-from coam.training import loop, objective
+from coam.models.network import DescriptorNetwork
+from coam.models.registry import load_model, save_model
+from coam.training import loop, objective, run
 from coam.training.config import LossSpec, ModelSpec, OptimiserSpec, Recipe
 from coam.training.log import drop_lines_after, read_log
-from coam.training.loop import Outcome, build_start, check_batches, make_fabric
-from coam.training.run import inherited_card, run_recipe
+from coam.training.loop import Outcome, make_fabric
+from coam.training.run import build_start, check_batches, inherited_card, run_recipe
 from coam.training.stopping import Stopped, StopRequest
+from support import REPOSITORY, TESTS, tiny
 
 CARD = {"recipe": "first", "steps": 9000, "pair_score": {"bias": 1.5}}
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import tiny
-from coam.training.loop import make_fabric, train
+from support import tiny
+from coam.training.loop import make_fabric
+from coam.training.run import train
 
 def kill(line):
     if line["step"] == 3:
@@ -50,8 +52,9 @@ TWO = """
 import sys
 from pathlib import Path
 from safetensors.torch import save_file
-import tiny
-from coam.training.loop import make_fabric, train
+from support import tiny
+from coam.training.loop import make_fabric
+from coam.training.run import train
 
 root, folder = Path(sys.argv[1]), Path(sys.argv[2])
 fabric = make_fabric("cpu", 2)
@@ -64,14 +67,14 @@ save_file(weights, folder / f"rank{fabric.global_rank}.safetensors")
 
 
 def train(
-    recipe: Recipe, source: PairSource, model: DescriptorModel, folder: Path, **options: Any
-) -> Outcome:
+    recipe: Recipe, source: PairSource, model: DescriptorNetwork, folder: Path, **options: Any
+) -> Outcome[DescriptorNetwork]:
     """On the CPU, where the tests' photos are."""
-    return loop.train(recipe, source, model, folder, make_fabric("cpu"), **options)
+    return run.train(recipe, source, model, folder, make_fabric("cpu"), **options)
 
 
 def run_python(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
+    paths = [str(TESTS), str(REPOSITORY / "src")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -236,7 +239,7 @@ def test_confusions_lower_the_score_s_target_whatever_the_loss(
     spec = LossSpec(kind=kind, score_target="confusions", points=64, negatives=32)  # type: ignore[arg-type]
     torch.manual_seed(0)
     batch = tiny.source(data).sample(2, 64, 64, torch.Generator().manual_seed(1))
-    objective.Objective(tiny.start(), spec)(**vars(batch))
+    objective.CorrespondenceObjective(tiny.start(), spec)(**batch.tensors())
     found = torch.cat(targets)
     # 1 / (1 + m)^(1/4) with m confusing negatives of 32: the descriptors of an untrained network are alike.
     assert found.max() <= 1

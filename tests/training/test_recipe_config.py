@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import tiny
 
+import coam
 from coam.errors import ConfigError
 from coam.training import config
 from coam.training.config import Phase, Recipe, from_mapping, load_recipe
+from support import tiny
 
 MINIMAL = """
 name: mine
@@ -40,7 +41,8 @@ def test_the_default_models_recipe() -> None:
     assert recipe.steps == sum(phase.steps for phase in recipe.phases) > 1000
 
 
-RECIPES = sorted(Path(config.__file__).parent.glob("recipes/*.yaml"))
+RECIPES = sorted(config.RECIPES.glob("*.yaml"))
+PROVENANCE = sorted((Path(coam.__file__).parent / "weights" / "provenance").glob("*.yaml"))
 OF_MATCHERS = [path for path in RECIPES if "trains: stylizer" not in path.read_text(encoding="utf-8")]
 
 
@@ -48,6 +50,15 @@ OF_MATCHERS = [path for path in RECIPES if "trains: stylizer" not in path.read_t
 def test_every_packaged_recipe_loads_by_its_name(path: Path) -> None:
     assert load_recipe(path.stem) == load_recipe(path)
     assert load_recipe(path.stem).name == path.stem
+
+
+@pytest.mark.parametrize("path", PROVENANCE, ids=lambda path: path.stem)
+def test_recipes_of_past_runs_are_files_beside_the_model_card(path: Path) -> None:
+    assert load_recipe(path).name == path.stem
+    card = path.parents[1] / f"{path.stem.rsplit('-', 1)[0]}.md"
+    assert f"provenance/{path.name}" in card.read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="there is no recipe"):
+        load_recipe(path.stem)
 
 
 def test_a_number_may_be_written_as_yaml_text(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from PIL import Image
 
 from coam.errors import ConfigError
 from coam.training.config import Recipe, SourceSpec
-from coam.training.sources import build_mixture, evenly_chosen
+from coam.training.sources import build_mixture
+from support import tiny
 
 CPU = torch.device("cpu")
 
@@ -62,13 +62,6 @@ def test_kinds_stay_apart_and_aligned_groups_give_two_members(tmp_path: Path) ->
     assert (first + second)[:4].tolist() == pytest.approx([120.0] * 4, abs=0.5)
     assert first[4:].tolist() == pytest.approx([160.0] * 4, abs=0.5)
     assert batch.tolerance.tolist() == pytest.approx([0.32] * 4 + [0.0] * 4)
-
-
-def test_at_most_so_many_groups(tmp_path: Path) -> None:
-    groups = [[Path(str(i))] for i in range(10)]
-    assert evenly_chosen(groups, None) == groups
-    assert evenly_chosen(groups, 10) == groups
-    assert [int(str(g[0])) for g in evenly_chosen(groups, 4)] == [0, 2, 5, 7]
 
 
 def test_mistakes(data: Path) -> None:

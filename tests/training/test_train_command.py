@@ -6,22 +6,25 @@ import json
 import signal
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from coam.cli import build_app
 from coam.models.registry import load_model, save_model
+from coam.store.atomic import write_json
 from coam.training import finetune, loop
+from coam.training.config import Phase
+from coam.training.finetune import FinetuneOptions
 from coam.training.log import read_log
-from coam.training.step import Step
+from coam.training.run import Step
 from coam.training.stopping import StopRequest
+from support import tiny
+from support.toy_pictures import write_photos
 
 RECIPE = """
 name: mine
@@ -54,8 +57,8 @@ def start(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"CPU_SIZE": 64, "CPU_BATCH": 2, "CPU_POINTS": 64, "CHECK_PAIRS": 4}.items():
-        monkeypatch.setattr(finetune, name, value)
+    options = FinetuneOptions(cpu_size=64, cpu_batch=2, cpu_points=64, check_pairs=4)
+    monkeypatch.setattr(finetune, "OPTIONS", options)
 
 
 def test_a_recipe_is_trained_plotted_and_summed_up(recipe: Path, data: Path, tmp_path: Path) -> None:
@@ -76,9 +79,9 @@ def test_a_run_out_of_time_goes_on_with_the_same_line(
     line = [recipe, "--data", data, "-o", tmp_path / "run", "--device", "cpu"]
     plain = Step.__call__
 
-    def slow(self: Step, step: int) -> Any:  # over after one step, however fast the machine is
+    def slow(self: Step) -> Any:  # over after one step, however fast the machine is
         time.sleep(0.7)
-        return plain(self, step)
+        return plain(self)
 
     monkeypatch.setattr(Step, "__call__", slow)
     first = run(*line, "--minutes", "0.01")
@@ -137,7 +140,7 @@ def test_a_stopped_fine_tuning_keeps_its_plan_and_its_photos(
     assert run("--photos", data / "photos", *line).exit_code == 0
     assert (run_folder / "recipe.json").read_text() == plan
     assert read_log(run_folder / "log.jsonl")[-1]["step"] >= step
-    other = run("--photos", tiny.write_photos(tmp_path / "other"), *line)
+    other = run("--photos", write_photos(tmp_path / "other"), *line)
     assert other.exit_code == 2
     assert "other photos or another model" in other.stderr
 
@@ -155,11 +158,11 @@ def test_a_complete_run_says_so_and_how_to_get_more(
 
     photos = ["--photos", data / "photos", "-o", tmp_path / "tuned", "--device", "cpu", "--minutes", "60"]
     plan = finetune.load_recipe("finetune-photos")
-    plan = finetune.plan_steps(finetune._for_device(plan, torch.device("cpu")), 1e-9, 1.0)
+    plan = finetune.plan_steps(replace(plan, phases=(Phase(1, 192, 4, 512),)), 1e-9, 1.0)
     sources = tuple(replace(source, path=str(data / "photos")) for source in plan.sources)
     plan = replace(plan, model=replace(plan.model, start=str(start)), sources=sources)
     (tmp_path / "tuned").mkdir()
-    finetune._write_recipe(plan, tmp_path / "tuned" / "recipe.json")  # of one step
+    write_json(tmp_path / "tuned" / "recipe.json", asdict(plan))  # of one step
     assert "1 of 1 steps" in run(*photos, "--model", start).stdout
     again = run(*photos, "--model", start)
     assert "this run is complete: all 1 steps were taken before" in again.stdout

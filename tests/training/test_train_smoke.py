@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from coam import samples
-from coam.training.log import read_log
-from coam.training.run import print_line, run_recipe
+from coam.training.log import print_line, read_log
+from coam.training.run import run_recipe
 
 
 @pytest.mark.slow

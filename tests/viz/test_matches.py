@@ -1,3 +1,5 @@
+"""Match pictures: dots, lines, colours, layout, captions."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -9,7 +11,7 @@ from PIL import Image
 from coam.errors import ConfigError, ImageError
 from coam.types import Matches
 from coam.viz import draw_matches, spread_subset
-from coam.viz.canvas import CAPTION_HEIGHT, GAP, as_rgb, disc_cover, draw_dots, faded, lay_out
+from coam.viz.canvas import CAPTION_HEIGHT, GAP, disc_cover, draw_dots, faded, lay_out
 from coam.viz.colours import CORRECT, DOUBTFUL, WRONG, colour_table, colourise, plane_colours, score_end
 from coam.viz.matches import _summary, dot_radius
 
@@ -174,7 +176,7 @@ def test_clear_errors():
     with pytest.raises(ConfigError, match="correct="):
         draw_matches(bare, images=photos, colour="correct")
     with pytest.raises(ImageError, match="shape"):
-        as_rgb(np.zeros((4, 4, 2), np.uint8))
+        draw_matches(bare, images=(np.zeros((4, 4, 2), np.uint8), photos[1]))
 
 
 def test_spread_subset_covers_the_area_and_prefers_good_scores():

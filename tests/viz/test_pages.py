@@ -1,3 +1,5 @@
+"""The self-contained pages: data, escaping, the point cloud."""
+
 from __future__ import annotations
 
 import base64
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from coam.errors import DataError
-from coam.viz import SceneCamera, draw_scene, match_page, scene_page
+from coam.viz import SceneCamera, match_page, scene_page
 from coam.viz.match_page import progressive_order
 from coam.viz.scene import MOST_POINTS, upright_scene
 
@@ -90,6 +92,9 @@ def test_names_cannot_break_out_of_the_page(shifted_pair):
     assert data["names"][0] == evil
     assert page.count("<script") == match_page(shifted_pair.top(20)).count("<script") == 2
     assert "<img" not in page
+    assert "<title>@@DATA@@ and b: 20 matches</title>" in match_page(
+        shifted_pair.top(20), names=("@@DATA@@", "b")
+    )
 
 
 def test_pages_of_no_and_few_matches(shifted_pair):
@@ -170,14 +175,3 @@ def test_scene_awkward_inputs():
     bad = ring_cameras(1)[0]._replace(translation=np.array([np.nan, 0, 0]))
     with pytest.raises(DataError, match="not registered"):
         scene_page(np.zeros((3, 3)), np.zeros((3, 3)), [bad])
-
-
-def test_drawn_scene_hides_what_is_behind():
-    near_and_far = np.array([[0, 0, -1.0], [0, 0, 1.0], [1.0, 0, 0], [-1.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0]])
-    colours = np.array([(255, 0, 0), (0, 255, 0)] + [(9, 9, 200)] * 4)
-    cameras = ring_cameras(1)  # at z = -3: the red point is nearer
-    picture = draw_scene(near_and_far, colours, cameras, size=(300, 200), yaw=0, pitch=0, distance=4)
-    assert picture.size == (300, 200)
-    found = {colour for _, colour in picture.getcolors(100_000)}
-    assert (255, 0, 0) in found or any(c[0] > 200 and c[1] < 60 for c in found)
-    assert not any(c[1] > 200 and c[0] < 60 for c in found)

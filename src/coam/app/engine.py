@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -12,18 +13,17 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from coam.app.kept import Kept
-from coam.app.limits import DEFAULT_LIMITS, Limits
+from coam.caches import LRUCache
 from coam.errors import CoamError, ConfigError, DataError, ImageError
 from coam.types import Matches
 
 if TYPE_CHECKING:
-    from coam.dense_matching import Looks, MatcherConfig
-    from coam.explanation import Explanation
     from coam.images import LoadedImage
     from coam.matcher import Matcher, PreparedImage
+    from coam.matcher.explain import Explanation
+    from coam.matching.settings import Looks, MatcherConfig
     from coam.stylization import Stylized
-    from coam.stylization.weights import StylizerFile
+    from coam.stylization.network import StylizerFile
 
 MatcherLoader = Callable[[str, str], "Matcher"]  # of a model's name and a device's
 LOOKS: dict[str, Looks] = {
@@ -31,12 +31,31 @@ LOOKS: dict[str, Looks] = {
     "aligned look": "align",
     "search zooms and turns": "search",
 }
-PICTURES = {
-    "lines": "lines",
+PICTURES = {  # what a visitor reads -> a style of `draw_matches`, or the checkerboard
+    "lines": "side",
     "same colour = same place": "flow",
     "overlay": "overlay",
     "checkerboard": "checkerboard",
 }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that keep one visitor from using up the machine."""
+
+    upload_bytes: int = 40 * 1024 * 1024  # of one file
+    photo_pixels: int = 50_000_000  # of one photo; checked before it is decoded
+    resolutions: tuple[int, ...] = (320, 512, 640, 800, 1024)  # pixels of the long side
+    max_matches: int = 8192
+    max_photos: int = 40  # of one reconstruction
+    waiting_jobs: int = 16  # one more is turned away
+    cached_photos: int = 8  # encoded photos in memory
+    cached_matchers: int = 4  # networks made ready with other settings
+    cached_results: int = 4  # stylized pictures, blended again when only the strength changes
+    file_seconds: int = 3600  # age at which uploads and results are deleted
+
+
+DEFAULT_LIMITS = Limits()
 
 
 def default_loader(model: str, device: str) -> Matcher:
@@ -57,7 +76,7 @@ def model_names() -> list[str]:
 def has_stylizer() -> bool:
     """Whether the trained weights of the stylizer are in this installation."""
     from coam.models.registry import packaged_weights
-    from coam.stylization.weights import DEFAULT_STYLIZER
+    from coam.stylization.network import DEFAULT_STYLIZER
 
     return packaged_weights(DEFAULT_STYLIZER) is not None
 
@@ -71,7 +90,7 @@ class Upload:
 
 
 class Engine:
-    """Matchers and encoded photos, kept between requests; safe to use from several threads.
+    """Matchers and encoded photos in LRU caches between requests; safe to use from several threads.
 
     One lock serialises the network: two jobs at once would only share the same cores and double the memory.
     """
@@ -83,15 +102,15 @@ class Engine:
         self.device = device
         self._loader = loader
         self._models: dict[str, Matcher] = {}
-        self._matchers: Kept[tuple[str, MatcherConfig], Matcher] = Kept(limits.kept_settings)
-        self._photos: Kept[str, LoadedImage] = Kept(limits.kept_photos)
-        self._prepared: Kept[tuple[str, str, int], PreparedImage] = Kept(limits.kept_photos)
-        self._stylized: Kept[tuple[str, str, str, int], Stylized] = Kept(limits.kept_results)
+        self._matchers: LRUCache[tuple[str, MatcherConfig], Matcher] = LRUCache(limits.cached_matchers)
+        self._photos: LRUCache[str, LoadedImage] = LRUCache(limits.cached_photos)
+        self._prepared: LRUCache[tuple[str, str, int], PreparedImage] = LRUCache(limits.cached_photos)
+        self._stylized: LRUCache[tuple[str, str, str, int], Stylized] = LRUCache(limits.cached_results)
         self._stylizer: StylizerFile | None = None
         self._lock = threading.Lock()
 
     def read(self, path: str | os.PathLike[str] | None, label: str) -> Upload:
-        """The photo at `path`, within the limits; every complaint names it by `label`, never by its path."""
+        """The photo at `path`, within the limits; every error names it by `label`, never by its path."""
         from coam.images import load_image
 
         if path is None:
@@ -106,10 +125,9 @@ class Engine:
             raise ImageError(f"{label} is no longer there; upload it again") from error
         digest = hashlib.sha256(content).hexdigest()
         try:
+            most = self.limits.photo_pixels
             with self._lock:
-                image = self._photos.get(
-                    digest, lambda: load_image(content, max_pixels=self.limits.photo_pixels)
-                )
+                image = self._photos.get(digest, lambda: load_image(content, max_pixels=most))
         except CoamError as error:
             words = str(error).removeprefix("the given bytes: ").replace("the given bytes", "this file")
             raise ImageError(f"{label}{' ' if words.startswith('is ') else ': '}{words}") from error
@@ -123,8 +141,8 @@ class Engine:
             raise ConfigError(f"there is no model {model!r}; choose one of {', '.join(model_names())}")
         if resolution not in self.limits.resolutions:
             raise ConfigError(f"resolution must be one of {', '.join(map(str, self.limits.resolutions))}")
-        if not 1 <= max_matches <= self.limits.most_matches:
-            raise ConfigError(f"the number of matches must be between 1 and {self.limits.most_matches}")
+        if not 1 <= max_matches <= self.limits.max_matches:
+            raise ConfigError(f"the number of matches must be between 1 and {self.limits.max_matches}")
         if looks not in LOOKS:
             raise ConfigError(f"there is no way to look {looks!r}; choose one of {', '.join(LOOKS)}")
         with self._lock:
@@ -155,13 +173,13 @@ class Engine:
     def stylize(
         self, matcher: Matcher, view: Upload, style: Upload, strength: float = 1.0, force: bool = False
     ) -> Stylized:
-        """VIEW in the style of STYLE; the same pair at another strength is only mixed anew.
+        """VIEW in the style of STYLE; the same pair at another strength is only blended again.
 
         Photos of different places raise `NoOverlapError` unless `force` is set.
         """
         from coam.stylization import NoOverlapError, Stylizer
         from coam.stylization.apply import LEAST_OVERLAP, blend
-        from coam.stylization.weights import load_network
+        from coam.stylization.network import load_network
 
         prepared = self.prepare(matcher, view), self.prepare(matcher, style)
 
@@ -179,27 +197,27 @@ class Engine:
         return replace(full, picture=blend(full.view, full.picture, strength))
 
 
-def picture_of(matches: Matches, kind: str) -> Image.Image:
-    """The picture a visitor chose, one of `PICTURES`."""
+def draw_or_lines(matches: Matches, kind: str) -> tuple[Image.Image, str]:
+    """The picture a visitor chose, one of `PICTURES`; lines and a note where the photos cannot be aligned."""
     from coam.viz import align, draw_aligned, draw_matches
 
     if kind not in PICTURES:
         raise ConfigError(f"there is no picture {kind!r}; choose one of {', '.join(PICTURES)}")
-    style = PICTURES[kind]
-    if style == "checkerboard":
-        return draw_aligned(align(matches))
-    return draw_matches(matches, style={"lines": "side"}.get(style, style))  # type: ignore[arg-type]
+    if kind != "checkerboard":
+        return draw_matches(matches, style=PICTURES[kind]), ""  # type: ignore[arg-type]
+    try:
+        return draw_aligned(align(matches)), ""
+    except DataError as error:
+        return draw_matches(matches), str(error)
 
 
 def summary_of(matches: Matches, seconds: float, drawing_note: str = "") -> str:
     """One paragraph of Markdown about `matches`, which took `seconds`."""
-    import math
-
     looks = matches.meta.get("looks", 1)
     times = "one look" if looks == 1 else f"{looks} looks"
     lines = [f"**{len(matches):,} matches** from {times} in {seconds:.1f} s"]
     if math.isfinite(matches.overlap):
-        verdict = "the same place" if matches.overlap >= 0.5 else "probably not the same place"
+        verdict = "probably not the same place" if matches.is_doubtful else "the same place"
         lines.append(f"overlap score **{matches.overlap:.2f}**: {verdict}")
     else:
         lines.append("overlap score: this model has none")
@@ -219,11 +237,3 @@ def write_results(matches: Matches, picture: Image.Image, folder: Path) -> list[
     (folder / "matches.html").write_text(match_page(matches), encoding="utf-8")
     picture.save(folder / "matches.png", compress_level=1)  # photos hardly get smaller, only slower
     return [str(folder / name) for name in ("matches.npz", "matches.html", "matches.png")]
-
-
-def draw_or_lines(matches: Matches, kind: str) -> tuple[Image.Image, str]:
-    """The chosen picture; lines and a note where the photos cannot be aligned for it."""
-    try:
-        return picture_of(matches, kind), ""
-    except DataError as error:
-        return picture_of(matches, "lines"), str(error)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
+from coam.app import components as ui
 from coam.app.engine import (
+    DEFAULT_LIMITS,
     LOOKS,
     PICTURES,
     Engine,
+    Limits,
     MatcherLoader,
     default_loader,
     draw_or_lines,
@@ -16,18 +22,6 @@ from coam.app.engine import (
     summary_of,
     write_results,
 )
-from coam.app.limits import DEFAULT_LIMITS, Limits
-from coam.app.page_parts import (
-    MATCH_EXAMPLES,
-    ONE_JOB,
-    framed,
-    photo_pair,
-    picture_output,
-    refusal,
-    result_folder,
-    settings_row,
-)
-from coam.app.settings import import_gradio
 from coam.errors import CoamError
 
 _INTRODUCTION = (
@@ -43,16 +37,16 @@ def create_app(
 
     matcher_loader: gives the `Matcher` of a model's and a device's name, on first use.
     """
-    gradio = import_gradio()
+    gradio = ui.import_gradio()
     engine = Engine(matcher_loader, limits, device)
-    age = limits.keep_files_seconds
+    age = limits.file_seconds
     with gradio.Blocks(title="coam", analytics_enabled=False, delete_cache=(age // 4, age)) as app:
         gradio.Markdown(_INTRODUCTION)
         with gradio.Tab("Match"):
             _match_tab(gradio, engine)
         with gradio.Tab("Explain"):
             _explain_tab(gradio, engine)
-        if _has_reconstruction():
+        if all(find_spec(name) for name in ("pycolmap", "coam.sfm.pipeline", "coam.cli.sfm")):
             from coam.app.reconstruct import reconstruct_tab
 
             with gradio.Tab("Reconstruct"):
@@ -66,28 +60,19 @@ def create_app(
     return app
 
 
-def _has_reconstruction() -> bool:
-    from importlib.util import find_spec
-
-    return all(find_spec(name) is not None for name in ("pycolmap", "coam.sfm.pipeline", "coam.cli.sfm"))
-
-
 def _match_tab(gradio: Any, engine: Engine) -> None:
-    photos = photo_pair(gradio, "match", ("photo 1", "photo 2"), MATCH_EXAMPLES)
+    photos = ui.photo_pair(gradio, "match", ("photo 1", "photo 2"), ui.MATCH_EXAMPLES)
     with gradio.Row():
-        settings = settings_row(gradio, engine)
-        most = gradio.Slider(16, engine.limits.most_matches, value=2048, step=16, label="most matches")
+        settings = ui.settings_row(gradio, engine)
+        most = gradio.Slider(16, engine.limits.max_matches, value=2048, step=16, label="most matches")
         kind = gradio.Dropdown(list(PICTURES), value="lines", label="picture")
     looks = gradio.Radio(
         list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly",
         info="One look is quickest. An aligned look sees both photos once more from one viewpoint. A search "
         "also tries zooms and turns where nothing was found.",
     )  # fmt: skip
-    with gradio.Row():
-        start = gradio.Button("Match", variant="primary", elem_id="match-start")
-        stop = gradio.Button("Cancel", elem_id="match-cancel")
-    status = gradio.Markdown(elem_id="match-status")
-    picture = picture_output(gradio, "match-picture")
+    controls = ui.job_controls(gradio, "match", "Match")
+    picture = ui.picture_output(gradio, "match-picture")
     with gradio.Accordion("Look closer: pan, zoom, hover, filter, flicker", open=False):
         page = gradio.HTML(elem_id="match-page")
     files = gradio.File(label="download", file_count="multiple", elem_id="match-files", interactive=False)
@@ -95,54 +80,36 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
     def run(
         path0: str, path1: str, model: str, resolution: int, most: float, looks: str, shown: str
     ) -> Iterator[Any]:
-        # A generator: between its steps a cancelled job ends.
-        import time
-
         from coam.viz import match_page
 
         try:
-            photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
-            yield "loading the model …", None, None, None
-            matcher = engine.matcher(model, int(resolution), int(most), looks)
-            began = time.perf_counter()
-            yield "looking at photo 1 …", None, None, None
-            prepared0 = engine.prepare(matcher, photo0)
-            yield "looking at photo 2 …", None, None, None
-            prepared1 = engine.prepare(matcher, photo1)
+            load = partial(engine.matcher, model, int(resolution), int(most), looks)
+            steps = ui.prepare_pair(engine, (path0, path1), ("photo 1", "photo 2"), load)
+            matcher, _, prepared, began = yield from steps
             yield "matching …", None, None, None
-            matches = engine.match(matcher, prepared0, prepared1)
+            matches = engine.match(matcher, *prepared)
             seconds = time.perf_counter() - began
             drawn, note = draw_or_lines(matches, shown)
-            results = write_results(matches, drawn, result_folder(engine.limits.keep_files_seconds))
-            yield summary_of(matches, seconds, note), drawn, framed(match_page(matches)), results
+            results = write_results(matches, drawn, ui.result_folder(engine.limits.file_seconds))
+            yield summary_of(matches, seconds, note), drawn, ui.framed(match_page(matches)), results
         except CoamError as error:
-            yield refusal(gradio, error), None, None, None
+            yield ui.refusal(gradio, error), None, None, None
 
-    job = start.click(
-        run,
-        [*photos, *settings, most, looks, kind],
-        [status, picture, page, files],
-        concurrency_id=ONE_JOB,
-        api_visibility="private",
-        show_progress_on=[status],
-    )
-    stop.click(lambda: "cancelled", None, status, cancels=[job], queue=False, api_visibility="private")
+    ui.connect_job(controls, run, [*photos, *settings, most, looks, kind], [picture, page, files])
 
 
 def _explain_tab(gradio: Any, engine: Engine) -> None:
     gradio.Markdown("Choose two photos, then **click a point in photo 1**: what does the network look at?")
-    photos = photo_pair(gradio, "explain", ("photo 1: click a point", "photo 2"), MATCH_EXAMPLES)
+    photos = ui.photo_pair(gradio, "explain", ("photo 1: click a point", "photo 2"), ui.MATCH_EXAMPLES)
     with gradio.Row():
-        settings = settings_row(gradio, engine)
+        settings = ui.settings_row(gradio, engine)
         maps = gradio.Checkbox(label="also show distinctiveness", value=False)
     status = gradio.Markdown(elem_id="explain-status")
-    picture = picture_output(gradio, "explain-picture")
+    picture = ui.picture_output(gradio, "explain-picture")
 
     def answer(
         path0: str, path1: str, model: str, resolution: int, distinctiveness: bool, event: Any
     ) -> tuple[str, Any]:
-        import time
-
         from coam.viz import draw_explanation
 
         try:
@@ -150,29 +117,27 @@ def _explain_tab(gradio: Any, engine: Engine) -> None:
             began = time.perf_counter()
             matcher = engine.matcher(model, int(resolution))
             prepared0, prepared1 = engine.prepare(matcher, photo0), engine.prepare(matcher, photo1)
-            width, height = photo0.image.size
-            point = (
-                min(max(float(event.index[0]), 0), width - 1),
-                min(max(float(event.index[1]), 0), height - 1),
+            x, y = (
+                min(max(float(at), 0), side - 1)
+                for at, side in zip(event.index, photo0.image.size, strict=True)
             )
-            explanation = engine.explain(matcher, prepared0, prepared1, point)
+            explanation = engine.explain(matcher, prepared0, prepared1, (x, y))
             drawn = draw_explanation(explanation, distinctiveness=distinctiveness)
             words = (
-                f"({point[0]:.0f}, {point[1]:.0f}) in photo 1 → "
+                f"({x:.0f}, {y:.0f}) in photo 1 → "
                 f"**({explanation.best[0]:.1f}, {explanation.best[1]:.1f})** in photo 2, "
                 f"answered in {time.perf_counter() - began:.2f} s"
             )
             return words, drawn
         except CoamError as error:
-            return refusal(gradio, error), None
+            return ui.refusal(gradio, error), None
 
     answer.__annotations__["event"] = gradio.SelectData  # gradio hands the click to the argument of this type
     photos[0].select(
         answer,
         [*photos, *settings, maps],
         [status, picture],
-        concurrency_id=ONE_JOB,
-        api_visibility="private",
         show_progress_on=[status],
         trigger_mode="always_last",
+        **ui.JOB_EVENT,
     )

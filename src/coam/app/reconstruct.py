@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,14 @@ from typing import Any
 
 from PIL import Image
 
+from coam import samples
+from coam.app import components as ui
 from coam.app.engine import Engine
-from coam.app.page_parts import ONE_JOB, framed, refusal, result_folder, settings_row
 from coam.errors import CoamError, ConfigError, DataError
 
 EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
-_LOOK_EVERY = 0.3  # seconds between looks at the running job
-_LONGEST_JOB = 3600  # seconds
+_POLL_SECONDS = 0.3  # between two questions whether the job still runs
+_TIMEOUT = 3600  # seconds
 
 
 class Job:
@@ -67,62 +69,51 @@ def collect_photos(engine: Engine, paths: list[str] | None, folder: Path) -> int
     """Write the uploads that are photos within the limits into `folder`, under names of ours; how many."""
     if not paths or len(paths) < 2:
         raise ConfigError("choose at least two photos of one place")
-    if len(paths) > engine.limits.photos:
+    if len(paths) > engine.limits.max_photos:
         raise ConfigError(
-            f"{len(paths)} photos are too many here; at most {engine.limits.photos} (or use: coam sfm)"
+            f"{len(paths)} photos are too many here; at most {engine.limits.max_photos} (or use: coam sfm)"
         )
     folder.mkdir(parents=True)
     for number, path in enumerate(paths, start=1):
         photo = engine.read(path, f"photo {number}")
         # Written anew: what the reconstruction reads is then surely a picture of the allowed size.
+        exif = Image.Exif()
+        if photo.image.focal35:  # the camera model starts from it
+            exif.get_ifd(0x8769)[0xA405] = round(photo.image.focal35)
         picture = Image.fromarray(photo.image.rgb)
-        exif = _focal_exif(photo.image.focal35)
         picture.save(folder / f"photo_{number:03d}.jpg", quality=95, exif=exif)
     return len(paths)
 
 
-def _focal_exif(focal35: float | None) -> Image.Exif:
-    """EXIF that carries the focal length over, which the camera model starts from."""
-    exif = Image.Exif()
-    if focal35:
-        exif.get_ifd(0x8769)[0xA405] = round(focal35)
-    return exif
-
-
 def bundled_scene(folder: Path) -> list[str]:
     """Copies of some of the bundled courtyard's pictures by day, in `folder`."""
-    from coam import samples
-
     folder.mkdir(parents=True, exist_ok=True)
     return [str(shutil.copy(path, folder / path.name)) for path in samples.courtyard().day[EXAMPLE_VIEWS]]
 
 
 def reconstruct_tab(gradio: Any, engine: Engine) -> None:
     """Add the tab's parts to the page that is being built."""
-    gradio.Markdown(f"Two to {engine.limits.photos} photos of one place or object, with much overlap.")
+    gradio.Markdown(f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap.")
     photos = gradio.File(
         label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,
     )  # fmt: skip
-    if _has_courtyard():
+    if ui.is_installed(samples.courtyard):
         example = gradio.Button("Example: courtyard, six pictures", size="sm", elem_id="sfm-example")
         example.click(
-            lambda: bundled_scene(result_folder(engine.limits.keep_files_seconds)),
+            lambda: bundled_scene(ui.result_folder(engine.limits.file_seconds)),
             None,
             photos,
             api_visibility="private",
         )
     with gradio.Row():
-        settings = settings_row(gradio, engine)
-    with gradio.Row():
-        start = gradio.Button("Reconstruct", variant="primary", elem_id="sfm-start")
-        stop = gradio.Button("Cancel", elem_id="sfm-cancel")
-    status = gradio.Markdown(elem_id="sfm-status")
+        settings = ui.settings_row(gradio, engine)
+    controls = ui.job_controls(gradio, "sfm", "Reconstruct")
     page = gradio.HTML(elem_id="sfm-page")
     files = gradio.File(label="download the model (COLMAP)", elem_id="sfm-files", interactive=False)
     jobs: dict[str, Job] = {}  # by visitor
 
     def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Iterator[Any]:
-        folder = result_folder(engine.limits.keep_files_seconds)
+        folder = ui.result_folder(engine.limits.file_seconds)
         visitor = str(request.session_hash)
         job: Job | None = None
         try:
@@ -135,7 +126,7 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
                 yield words, None, None
             yield finished(folder / "model")
         except CoamError as error:
-            yield refusal(gradio, error), None, None
+            yield ui.refusal(gradio, error), None, None
         finally:
             # Also reached when the visitor cancels or closes the page.
             if job is not None:
@@ -153,30 +144,25 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
         return "cancelled"
 
     cancel.__annotations__["request"] = gradio.Request
-    job_event = start.click(
-        run, [photos, *settings], [status, page, files], concurrency_id=ONE_JOB, api_visibility="private",
-        show_progress_on=[status],
-    )  # fmt: skip
-    stop.click(cancel, None, status, cancels=[job_event], queue=False, api_visibility="private")
+    ui.connect_job(controls, run, [photos, *settings], [page, files], cancel)
 
 
 def follow(job: Job) -> Iterator[str]:
     """What the job says while it runs; raises when it fails, is cancelled or takes too long."""
     began = time.monotonic()
     while job.running:
-        if time.monotonic() - began > _LONGEST_JOB:
+        if time.monotonic() - began > _TIMEOUT:
             job.stop()
             raise DataError("the reconstruction took too long; choose fewer photos or a lower resolution")
         last = job.lines[-1] if job.lines else "loading the model"
-        yield f"{_without_paths(last)} … {time.monotonic() - began:.0f} s"
-        time.sleep(_LOOK_EVERY)
+        without_paths = " ".join("…" if word.startswith("/") else word for word in last.split())
+        yield f"{without_paths} … {time.monotonic() - began:.0f} s"
+        time.sleep(_POLL_SECONDS)
     job.check()
 
 
 def finished(model: Path) -> tuple[str, str, str]:
     """Words, the framed point cloud, and a .zip of the model folder's COLMAP models."""
-    import json
-
     summary = json.loads((model / "summary.json").read_text())
     if summary["registered_images"] == 0:
         raise DataError(summary["warnings"][0])
@@ -189,18 +175,4 @@ def finished(model: Path) -> tuple[str, str, str]:
         f"{summary['seconds']:.0f} s",
         *summary["warnings"],
     ]
-    return "  ·  ".join(words), framed((model / "model.html").read_text(encoding="utf-8")), archive
-
-
-def _without_paths(line: str) -> str:
-    return " ".join("…" if word.startswith("/") else word for word in line.split())
-
-
-def _has_courtyard() -> bool:
-    from coam import samples
-
-    try:
-        samples.courtyard()
-    except CoamError:
-        return False
-    return True
+    return "  ·  ".join(words), ui.framed((model / "model.html").read_text(encoding="utf-8")), archive

@@ -1,4 +1,4 @@
-"""Starting the web app: on this machine only, with its own temporary folder that goes when it ends."""
+"""Serving the web app on loopback, with a temporary folder of its own that goes when it ends."""
 
 from __future__ import annotations
 
@@ -9,52 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coam.app.engine import MatcherLoader, default_loader
+from coam.app.components import import_gradio
+from coam.app.engine import DEFAULT_LIMITS, Limits, MatcherLoader, default_loader
 from coam.app.interface import create_app
-from coam.app.limits import DEFAULT_LIMITS, Limits
-from coam.app.other_sites import Receive, RefuseOtherSites, Send
-from coam.app.settings import import_gradio
+from coam.app.security import ContentSecurityPolicy, HostOriginGuard
 from coam.errors import ConfigError
 
 HOST = "127.0.0.1"
-# What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
-_POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "media-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "connect-src 'self' data: blob:",
-        "worker-src 'self' blob:",
-        "frame-src 'self' data: blob:",
-        "frame-ancestors 'self'",
-        "form-action 'self'",
-        "base-uri 'self'",
-    )
-)
-
-
-class OnlyThisHost:
-    """ASGI middleware: every answer forbids the page to ask other hosts for anything."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        async def send_with_policy(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    (b"content-security-policy", _POLICY.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    # Not "no-referrer": with it browsers may hide the app's own origin from RefuseOtherSites.
-                    (b"referrer-policy", b"same-origin"),
-                ]
-            await send(message)
-
-        await self.app(scope, receive, send_with_policy)
 
 
 @contextmanager
@@ -125,7 +86,7 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> s
         footer_links=[],
         theme=theme,
         app_kwargs={
-            "middleware": [Middleware(OnlyThisHost), Middleware(RefuseOtherSites)],
+            "middleware": [Middleware(ContentSecurityPolicy), Middleware(HostOriginGuard)],
             "docs_url": None,
             "redoc_url": None,
         },

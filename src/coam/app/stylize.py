@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from coam.app.engine import Engine
-from coam.app.page_parts import (
-    ONE_JOB,
-    STYLE_EXAMPLES,
-    photo_pair,
-    picture_output,
-    refusal,
-    result_folder,
-    settings_row,
-)
+from coam.app import components as ui
+from coam.app.engine import Engine, Upload
 from coam.errors import CoamError, DataError
 
 if TYPE_CHECKING:
@@ -31,60 +25,46 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
         "Both photos must show the same place."
     )
     labels = ("VIEW: what is shown", "STYLE: its light and colours")
-    photos = photo_pair(gradio, "stylize", labels, STYLE_EXAMPLES)
+    photos = ui.photo_pair(gradio, "stylize", labels, ui.STYLE_EXAMPLES)
     with gradio.Row():
-        settings = settings_row(gradio, engine)
+        settings = ui.settings_row(gradio, engine)
         strength = gradio.Slider(0, 1, value=1, step=0.05, label="strength", elem_id="stylize-strength")
         force = gradio.Checkbox(
             label="stylize all the same", info="even if the photos seem to show different places",
             elem_id="stylize-force",
         )  # fmt: skip
-    with gradio.Row():
-        start = gradio.Button("Stylize", variant="primary", elem_id="stylize-start")
-        stop = gradio.Button("Cancel", elem_id="stylize-cancel")
-    status = gradio.Markdown(elem_id="stylize-status")
-    result = picture_output(gradio, "stylize-picture")
+    controls = ui.job_controls(gradio, "stylize", "Stylize")
+    result = ui.picture_output(gradio, "stylize-picture")
     with gradio.Accordion("How it was made: sampled colours and confidence", open=True):
-        panel = picture_output(gradio, "stylize-panel")
+        panel = ui.picture_output(gradio, "stylize-panel")
     files = gradio.File(label="download", file_count="multiple", elem_id="stylize-files", interactive=False)
 
     def run(
         view: str, style: str, model: str, resolution: int, strength: float, force: bool
     ) -> Iterator[Any]:
-        # A generator: between its steps a cancelled job ends.
-        import time
-
         try:
-            photo0, photo1 = engine.read(view, "VIEW"), engine.read(style, "STYLE")
-            yield "loading the model …", None, None, None
-            matcher = engine.matcher(model, int(resolution))
-            began = time.perf_counter()
-            yield "looking at VIEW …", None, None, None
-            engine.prepare(matcher, photo0)
-            yield "looking at STYLE …", None, None, None
-            engine.prepare(matcher, photo1)
+            load = partial(engine.matcher, model, int(resolution))
+            steps = ui.prepare_pair(engine, (view, style), ("VIEW", "STYLE"), load)
+            matcher, photos, _, began = yield from steps
             yield "stylizing …", None, None, None
-            made = stylize_or_refuse(engine, matcher, (photo0, photo1), float(strength), bool(force))
+            made = stylize_or_refuse(engine, matcher, photos, float(strength), bool(force))
             words = f"{words_about(made)}  ·  {time.perf_counter() - began:.1f} s"
-            yield words, *show(made, result_folder(engine.limits.keep_files_seconds))
+            yield words, *show(made, ui.result_folder(engine.limits.file_seconds))
         except CoamError as error:
-            yield refusal(gradio, error), None, None, None
+            yield ui.refusal(gradio, error), None, None, None
 
-    events = {"concurrency_id": ONE_JOB, "api_visibility": "private", "show_progress_on": [status]}
-    outputs = [status, result, panel, files]
-    job = start.click(run, [*photos, *settings, strength, force], outputs, **events)
-    stop.click(lambda: "cancelled", None, status, cancels=[job], queue=False, api_visibility="private")
+    ui.connect_job(controls, run, [*photos, *settings, strength, force], [result, panel, files])
 
 
 def stylize_or_refuse(
-    engine: Engine, matcher: Any, photos: tuple[Any, Any], strength: float, force: bool
+    engine: Engine, matcher: Any, photos: Sequence[Upload], strength: float, force: bool
 ) -> Stylized:
     """The stylized picture; a refusal tells what to do on the page."""
     from coam.stylization import NoOverlapError
     from coam.stylization.apply import LEAST_OVERLAP
 
     try:
-        return engine.stylize(matcher, *photos, strength=strength, force=force)
+        return engine.stylize(matcher, photos[0], photos[1], strength, force)
     except NoOverlapError as error:
         raise DataError(
             f"VIEW and STYLE do not seem to show the same place (pair score {error.overlap:.2f}, wanted"

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import torch
 
-from coam.backends import Network
+from coam.models.network import Network
 from coam.models.outputs import DenseDescriptors, EncodedImage
 
 

@@ -1,133 +1,43 @@
-"""The network on CUDA in half precision, each shape of input recorded once and replayed.
-
-A small network is hundreds of kernels of a few microseconds; started one by one from Python they take ten
-times as long as they run. A CUDA graph starts them all at once.
-"""
+"""The network on CUDA in half precision, through CUDA graphs and, with Triton, in fused kernels."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from coam.backends.folded import FoldedNetwork
-from coam.fused import can_fuse
+from coam.backends.eager import FoldedNetwork
+from coam.kernels.graphs import Recorder
+from coam.models.network import DescriptorNetwork
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
-from coam.models.registry import DescriptorModel
-from coam.models.stacked import StackedCDUNet
+from coam.tensors import fused_kernels
 
 if TYPE_CHECKING:
-    from coam.backends.fused_stacked import FusedStacked
+    from coam.kernels.stacked import FusedStacked
 
-KEPT_GRAPHS = 16  # the search looks at some eight pairs of sizes
-USES_BEFORE_RECORDING = 2  # recording takes a second: photos of many sizes are better run as they come
-WARM_UPS = 2  # runs before recording, in which cuDNN chooses its algorithms
-
-Input = Tensor | Sequence[Tensor]  # several are joined along their first axis
 Size = tuple[int, int]  # height, width
-TensorFunction = Callable[[Sequence[Tensor]], list[Tensor]]
-
-
-@dataclass(frozen=True)
-class _Recording:
-    graph: Any  # torch.cuda.CUDAGraph
-    inputs: list[Tensor]  # where the graph reads, in the parts in which they are given
-    outputs: list[Tensor]  # where the graph writes, at every replay again
-
-
-class Recorder:
-    """Calls functions of tensors through CUDA graphs, one for every key and the shapes of its inputs."""
-
-    def __init__(self, kept: int = KEPT_GRAPHS) -> None:
-        self._kept = kept
-        self._recordings: OrderedDict[tuple[Any, ...], _Recording] = OrderedDict()
-        self._uses: Counter[tuple[Any, ...]] = Counter()
-        self._alone = threading.Lock()  # a recording has one set of inputs
-
-    def __call__(
-        self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Input]
-    ) -> list[Tensor]:
-        """function(inputs) as tensors of the caller's own; `key` tells functions apart."""
-        with self._alone:
-            shapes = (tuple(part.shape for part in _parts(one)) for one in inputs)
-            return self._call((*key, *shapes), function, inputs)
-
-    def _call(self, key: tuple[Any, ...], function: TensorFunction, inputs: Sequence[Input]) -> list[Tensor]:
-        if key not in self._recordings:
-            self._uses[key] += 1
-            if self._uses[key] <= USES_BEFORE_RECORDING:
-                return function([_joined(one) for one in inputs])
-            self._recordings[key] = _record(function, inputs)
-            while len(self._recordings) > self._kept:
-                forgotten, _ = self._recordings.popitem(last=False)
-                del self._uses[forgotten]  # or more sizes in turn than are kept would be recorded every time
-        self._recordings.move_to_end(key)
-        recording = self._recordings[key]
-        torch._foreach_copy_(recording.inputs, [part for one in inputs for part in _parts(one)])
-        recording.graph.replay()
-        results = [torch.empty_like(output) for output in recording.outputs]
-        torch._foreach_copy_(results, recording.outputs)
-        return results
-
-
-def _parts(one: Input) -> Sequence[Tensor]:
-    return [one] if isinstance(one, Tensor) else one
-
-
-def _joined(one: Input) -> Tensor:
-    return one if isinstance(one, Tensor) else torch.cat(list(one))
-
-
-def _record(function: TensorFunction, inputs: Sequence[Input]) -> _Recording:
-    own = [one.clone() if isinstance(one, Tensor) else _joined(one) for one in inputs]
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
-        for _ in range(WARM_UPS):
-            function(own)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # Other threads may use the device meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        outputs = function(own)
-    sizes = [[len(part) for part in _parts(one)] for one in inputs]
-    places = [part for tensor, size in zip(own, sizes, strict=True) for part in torch.split(tensor, size)]
-    return _Recording(graph, places, outputs)
 
 
 class GraphedNetwork(FoldedNetwork):
     """A network on a CUDA device: batch norm folded, channels last, half precision, CUDA graphs.
 
-    With Triton the default network runs in fused kernels. float16 has eight times the resolution of bfloat16
-    and the same speed; the network's activations stay below a few hundred. Descriptors and fine maps stay in
-    that type, because matching on CUDA takes them so.
+    With Triton the default network runs in fused kernels. `dtype` is by default the half type that the
+    network declares: float16 has eight times the resolution of bfloat16 at the same speed, where
+    activations stay below a few hundred. Descriptors and fine maps stay in that type, as matching takes them.
     """
 
     def __init__(
-        self,
-        model: DescriptorModel,
-        device: torch.device,
-        dtype: torch.dtype = torch.float16,
+        self, model: DescriptorNetwork, device: torch.device, dtype: torch.dtype | None = None
     ) -> None:
-        super().__init__(model, device, dtype)
-        self._fused = self._fuse() if can_fuse(device) else None
+        super().__init__(model, device, dtype or model.capabilities.half)
+        kernels = fused_kernels(device)
+        self._fused: FusedStacked | None = None if kernels is None else kernels.fuse_network(self.model)
         self._recorder: Callable[..., list[Tensor]] = Recorder()
         self._fine_stride = self._measure_fine_stride()
-
-    def _fuse(self) -> FusedStacked | None:
-        """The network in fused kernels, if they take it."""
-        from coam.backends.fused_stacked import FusedStacked, is_supported
-
-        if isinstance(self.model, StackedCDUNet) and is_supported(self.model):
-            return FusedStacked(self.model)
-        return None
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
@@ -174,7 +84,3 @@ class GraphedNetwork(FoldedNetwork):
     def _dense_parts(self, dense: DenseDescriptors) -> list[Tensor]:
         fine = [] if dense.fine is None else [dense.fine.to(self.dtype)]
         return [dense.descriptors.to(self.dtype), dense.score, *fine]
-
-    def _dense(self, parts: Sequence[Tensor], image: EncodedImage) -> DenseDescriptors:
-        fine = parts[2] if len(parts) > 2 else None
-        return DenseDescriptors(parts[0], parts[1], self.model.stride, image.size, fine, self._fine_stride)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from coam.cli.options import Device
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -17,7 +19,7 @@ def serve(
         int | None, typer.Option(min=1024, max=65535, help="Port on this machine; a free one if not given.")
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Look at matches and attention in the browser; reachable from this machine only. Ctrl-C ends it."""
     import signal

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -96,22 +95,56 @@ def from_photos(
     as_json: Annotated[bool, JSON_OPTION] = False,
 ) -> None:
     """Build a COLMAP model from photos by SIFT. Run the same line again to go on after an interruption."""
-    from coam.data.photo_model import PhotoModelOptions, build_photo_model, list_photos
+    from coam.errors import DataError
+    from coam.sfm.colmap_model import read_model
+    from coam.sfm.photos import read_photo_folder, require_enough_photos
+    from coam.sfm.sift import SiftOptions, build_sift_models, photos_by_camera
 
-    total = len(list_photos(photos))
-    options = PhotoModelOptions(max_features=max_features, cameras=cameras, threads=threads, seed=seed)
+    if cameras not in ("auto", "one", "each"):
+        raise ConfigError(f"cameras is {cameras!r}; use auto, one or each")
+    folder = read_photo_folder(photos)
+    require_enough_photos(folder)
+    total = len(folder.photos)
+    one = cameras == "one" or (cameras == "auto" and len({photo.size for photo in folder.photos}) == 1)
+    options = SiftOptions(
+        max_features=max_features,
+        max_image_size=1600,
+        all_pairs_up_to=200,
+        min_model_size=3,
+        max_models=5,
+        min_images=3,
+        start_angles=(16.0, 4.0),  # a small angle only where a wide one fails
+        threads=threads,
+        seed=seed,
+    )
+    groups = photos_by_camera(folder.photos, "all" if one else "none")
     with _progress_bar() as report:
-        models = build_photo_model(photos, output, options, report)
+        places = build_sift_models(folder, output, groups, options, report)
+    if not places:
+        raise DataError(
+            f"the photos in {photos} do not connect into a model; add photos that overlap by half or more"
+        )
+    rows = []
+    for place in places:
+        model = read_model(place)
+        rows.append(
+            {
+                "folder": str(place),
+                "images": model.num_reg_images(),
+                "points": model.num_points3D(),
+                "mean_track_length": float(model.compute_mean_track_length()),
+                "reprojection_error": float(model.compute_mean_reprojection_error()),
+            }
+        )
     if as_json:
-        rows = [asdict(model) | {"folder": str(model.folder)} for model in models]
         typer.echo(json.dumps({"photos": total, "models": rows}))
         return
-    for model in models:
+    for row in rows:
         typer.echo(
-            f"{model.folder}: {model.images} of {total} photos, {model.points} points, "
-            f"track length {model.mean_track_length:.1f}, error {model.reprojection_error:.2f} px"
+            f"{row['folder']}: {row['images']} of {total} photos, {row['points']} points, "
+            f"track length {row['mean_track_length']:.1f}, error {row['reprojection_error']:.2f} px"
         )
-    typer.echo(f"next: coam data pack-tracks {models[0].folder}={photos} -o tracks.safetensors")
+    typer.echo(f"next: coam data pack-tracks {places[0]}={photos} -o tracks.safetensors")
 
 
 def pack_tracks_command(

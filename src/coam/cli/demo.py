@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coam.cli.match import print_summary, summarise
-from coam.cli.outputs import DATA, PAGES, PICTURES, check_outputs, write_matches
+from coam.cli.options import AsJson, Device
+from coam.cli.outputs import check_outputs, match_endings, write_matches
 
 if TYPE_CHECKING:
     from coam.samples import StereoSample
@@ -27,11 +28,11 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write; endings as in coam match.")
     ] = Path("demo.png"),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Match a bundled pair of photos, write the picture, and compare with the true disparity."""
-    outputs = check_outputs([output], [], PICTURES + PAGES + DATA)
+    outputs = check_outputs([output], [], match_endings())
 
     from coam import samples
     from coam.matcher import load_matcher

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import platform
 from importlib import import_module, metadata
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from coam import __version__
+from coam.cli.options import AsJson, Device, MatcherModel
 
 CORE = {  # package: the module that must import
     "torch": "torch",
@@ -27,8 +28,8 @@ EXTRAS = {  # package: the extra that installs it
     "lightning-fabric": "train",
     "gradio": "app",
     "ray": "ray",
-    "onnx": "export",
-    "onnxruntime": "export",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
     "timm": "timm",
 }
 SHIFT = (40, 24)  # pixels by which the second picture of the self-test is moved
@@ -41,27 +42,10 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(
-    device: Annotated[str, typer.Option(help="Device of the self-test: auto, cpu, cuda, mps.")] = "auto",
-    model: Annotated[
-        str | None, typer.Option(help="Model of the self-test: a name or a .safetensors file.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def doctor(device: Device = "auto", model: MatcherModel = None, as_json: AsJson = False) -> None:
     """Show versions, devices and weights, and match a picture whose answer is known. Exit code 1: broken."""
-    report = examine(device, model)
-    if as_json:
-        typer.echo(json.dumps(report))
-    else:
-        _print(report)
-    if report["problems"]:
-        raise typer.Exit(1)
-
-
-def examine(device: str = "auto", model: str | None = None) -> dict[str, Any]:
-    """The whole report as JSON values; `problems` is empty when everything works."""
-    problems: list[str] = []
-    report = {
+    problems: list[str] = []  # nothing is broken while it is empty
+    report: dict[str, Any] = {
         "coam": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -69,13 +53,13 @@ def examine(device: str = "auto", model: str | None = None) -> dict[str, Any]:
         "extras": {package: _version(package) for package in EXTRAS},
         "problems": problems,
     }
-    if problems:  # nothing else can work
-        return report | {"devices": [], "weights": [], "self_test": {"passed": False}}
-    return report | {
-        "devices": _devices(),
-        "weights": _weights(problems),
-        "self_test": _self_test(device, model, problems),
-    }
+    works = not problems  # else nothing further can
+    report["devices"] = _devices() if works else []
+    report["weights"] = _weights(problems) if works else []
+    report["self_test"] = _self_test(device, model, problems) if works else {"passed": False}
+    typer.echo(json.dumps(report)) if as_json else _print(report)
+    if problems:
+        raise typer.Exit(1)
 
 
 def _imported(package: str, module: str, problems: list[str]) -> str | None:
@@ -208,10 +192,8 @@ def _describe_weights(entry: dict[str, Any]) -> str:
     if not entry["trained"]:
         return f"{entry['model']}: no trained weights in this installation"
     licence = entry["card"].get("licence", entry["card"].get("license", "not stated"))
-    facts = (
-        f"{entry['architecture']}, {entry['mebibytes']} MiB, licence {licence}, sha256 {entry['sha256'][:12]}"
-    )
-    return f"{entry['model']}: {facts}"
+    size, digest = f"{entry['mebibytes']} MiB", f"sha256 {entry['sha256'][:12]}"
+    return f"{entry['model']}: {entry['architecture']}, {size}, licence {licence}, {digest}"
 
 
 def _describe_self_test(test: dict[str, Any]) -> str:
@@ -219,9 +201,8 @@ def _describe_self_test(test: dict[str, Any]) -> str:
         return "[red]did not run[/red]"
     from coam.types import matches_in_words
 
-    verdict = (
-        "passed" if test["passed"] else "failed" if test["trained"] else "failed (the model is untrained)"
-    )
+    untrained = "failed (the model is untrained)"
+    verdict = "passed" if test["passed"] else "failed" if test["trained"] else untrained
     share = f"{test['share_right']:.0%} within {test['tolerance_px']:g} px"
     count = matches_in_words(test["matches"])
     return f"{verdict}: {count}, {share}, {test['seconds']:.1f} s on {test['device']}"

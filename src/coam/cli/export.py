@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from coam.cli.options import AsJson
+
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
@@ -20,10 +22,10 @@ def export_as_onnx(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the two files.")] = Path("onnx"),
     model: Annotated[str, typer.Option(help="Name of a model, or a .safetensors file.")] = "cdunet-lite1",
     check: Annotated[bool, typer.Option(help="Compare with torch, by ONNX Runtime.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write MODEL.encode.onnx (once per photo) and MODEL.decode.onnx (once per pair), any image size."""
-    from coam.storage import check_folder
+    from coam.store.atomic import check_folder
 
     check_folder(output)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.options import Device, Intrinsics, MatcherModel
 from coam.cli.outputs import check_outputs
-from coam.cli.sfm import require_writable
 
 if TYPE_CHECKING:
-    from coam.sfm.locations import Location
+    from coam.sfm.localization.absolute_pose import Location
 
 
 def register(app: typer.Typer) -> None:
@@ -31,15 +31,12 @@ def localize(
             "--output", "-o", help="Poses as .txt (NAME QW QX QY QZ TX TY TZ) or .json; repeatable."
         ),
     ] = None,
-    cameras: Annotated[
-        Path | None,
-        typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all)."),
-    ] = None,
+    cameras: Intrinsics = None,
     photos: Annotated[
         Path | None, typer.Option(help="Where the model's photos are, if they were moved.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    model: MatcherModel = None,
+    device: Device = "auto",
     max_matches: Annotated[
         int | None, typer.Option(min=16, help="Matches kept per pair; by default as for the model.")
     ] = None,
@@ -50,28 +47,23 @@ def localize(
 
     Leaves with 1 where not one photo was located.
     """
-    from coam.errors import DataError, MissingExtraError
+    from coam.errors import DataError
+    from coam.sfm.cameras import read_intrinsics_list
+    from coam.sfm.colmap_model import require_pycolmap
+    from coam.sfm.localization import localize as locating
+    from coam.sfm.localization.absolute_pose import LocalizeOptions, locations_to_json
+    from coam.sfm.model_folder import ModelFolder
+    from coam.store.atomic import check_folder
 
-    try:
-        import pycolmap  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("pycolmap", "sfm") from error
-
-    from coam.sfm import localize as locating
-    from coam.sfm.intrinsics import read_intrinsics_list
-    from coam.sfm.locations import locations_to_json
-
+    require_pycolmap()
     outputs = check_outputs(output or [], [queries], (".txt", ".json"))
     for path in outputs:
-        require_writable(path.parent)
+        check_folder(path.parent)
     if not queries.exists():
         raise DataError(f"{queries}: no such file or folder; give a photo or a folder of photos")
-    if not (model_folder / "sparse").is_dir():
-        raise DataError(
-            f"{model_folder}: holds no finished model; make one with: coam sfm PHOTOS -o {model_folder}"
-        )
+    ModelFolder(model_folder).require_model()
     given = read_intrinsics_list(cameras) if cameras is not None else None
-    options = locating.LocalizeOptions(neighbours=neighbours)
+    options = LocalizeOptions(neighbours=neighbours)
     matcher = load_as_made(model_folder, model, device, max_matches)
     locations = locating.localize(model_folder, queries, matcher, given, photos, options)
     write_locations(locations, outputs)
@@ -95,8 +87,8 @@ def load_as_made(folder: Path, model: str | None, device: str, max_matches: int 
 
     made = read_settings(folder).get("matcher", {})
     settings = dict(made.get("settings", {})) | ({} if max_matches is None else {"max_matches": max_matches})
-    matcher = sfm.load_for_sfm(model or (made.get("model") if made.get("model") in MODELS else None),
-                               device, settings)  # fmt: skip
+    known = made.get("model") if made.get("model") in MODELS else None
+    matcher = sfm.load_for_sfm(model or known, device, settings)
     warning = warning_about_weights(folder, matcher)
     if warning:
         typer.echo(f"warning: {warning}", err=True)
@@ -105,8 +97,8 @@ def load_as_made(folder: Path, model: str | None, device: str, max_matches: int 
 
 def write_locations(locations: Sequence[Location], outputs: Sequence[Path]) -> None:
     """Poses as text, or everything as JSON, by ending: all files or none."""
-    from coam.sfm.locations import locations_to_json, write_poses
-    from coam.storage import atomic_write
+    from coam.sfm.localization.absolute_pose import locations_to_json, write_poses
+    from coam.store.atomic import atomic_write
 
     with ExitStack() as stack:
         for path in [stack.enter_context(atomic_write(output)) for output in outputs]:
@@ -129,7 +121,7 @@ def line_about(location: Location) -> str:
 
 def hint(locations: Sequence[Location]) -> str:
     """What to do when no photo was located."""
-    from coam.sfm.localize import LocalizeOptions
+    from coam.sfm.localization.absolute_pose import LocalizeOptions
 
     readable = [location for location in locations if location.camera]  # one that was not read has no camera
     if not readable:

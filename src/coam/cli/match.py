@@ -12,16 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.outputs import DATA, PAGES, PICTURES, check_outputs, printable, write_matches
-from coam.errors import ConfigError
+from coam.cli.options import AsJson, Device, check_choice
+from coam.cli.outputs import check_outputs, match_endings, printable, write_matches
+from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
 if TYPE_CHECKING:
-    from coam.types import Matches, Size
+    from coam.types import Matches
 
-# Named here too, because `coam.dense_matching`, which has them, takes seconds to import.
-PRESETS = ("default", "paper")
-LOOKS = ("once", "align", "search")
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--output", "-o", help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable."
+    ),
+]
 TINY = 64  # pixels of the short side: below, a photo is warned about
+
+
+def _setting(name: str, text: str, **more: Any) -> Any:
+    """The option of a setting of the matcher; its help shows the matcher's own default."""
+    return typer.Option(help=text, show_default=str(getattr(MatcherConfig, name)), **more)
 
 
 def register(app: typer.Typer) -> None:
@@ -32,31 +41,19 @@ def register(app: typer.Typer) -> None:
 def match(
     image0: Annotated[Path, typer.Argument(metavar="A", help="The first photo.")],
     image1: Annotated[Path, typer.Argument(metavar="B", help="The second photo.")],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable.",
-        ),
-    ] = None,
+    output: Outputs = None,
     model: Annotated[
         str | None,
         typer.Option(help="A model's name, or a .safetensors file.", show_default="cdunet-lite1"),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    device: Device = "auto",
     resolution: Annotated[
         int | None,
-        typer.Option(
-            min=32, max=8192, help="Long side in pixels at which photos are matched.", show_default="800"
-        ),
+        _setting("resolution", "Long side in pixels at which photos are matched.", min=32, max=8192),
     ] = None,
-    max_matches: Annotated[
-        int | None, typer.Option(min=1, help="Keep the best so many.", show_default="2048")
-    ] = None,
+    max_matches: Annotated[int | None, _setting("max_matches", "Keep the best so many.", min=1)] = None,
     min_score: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Leave out matches below this score.", show_default="0.001"),
+        float | None, _setting("min_score", "Leave out matches below this score.", min=0.0, max=1.0)
     ] = None,
     preset: Annotated[
         str,
@@ -66,26 +63,31 @@ def match(
     ] = "default",
     looks: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(LOOKS),
-            help="'once': one look. 'align': again from one viewpoint. 'search': the same, and other zooms "
-            "and turns where nothing is found.",
-            show_default="search",
+        _setting(
+            "looks",
+            "'once': one look. 'align': again from one viewpoint. 'search': the same, and other zooms and "
+            "turns where nothing is found.",
+            metavar="|".join(CHOICES["looks"]),
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    tiles: Annotated[
+        bool, typer.Option("--tiles", help="Match large photos at full resolution, tile by tile.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Match two photos; draw, save or print what corresponds."""
-    check_choice("--preset", preset, PRESETS)
-    check_choice("--looks", looks, LOOKS)
-    outputs = check_outputs(output or [], [image0, image1], PICTURES + PAGES + DATA)
+    check_choice("--preset", preset, tuple(PRESETS))
+    check_choice("--looks", looks, CHOICES["looks"])
+    outputs = check_outputs(output or [], [image0, image1], match_endings())
 
     from coam.images import load_image
 
     # Both are read before torch and the model are loaded: what is wrong with them is known at once.
     loaded0, loaded1 = load_image(image0), load_image(image1)
-    for path, loaded in ((image0, loaded0), (image1, loaded1)):
-        warn_if_tiny(path, loaded.size)
+    for path, (width, height) in ((image0, loaded0.size), (image1, loaded1.size)):
+        if min(width, height) < TINY:
+            line = f"warning: {path}: only {width} x {height} pixels; matches in so small a photo mean little"
+            typer.echo(printable(line), err=True)
 
     from coam.matcher import load_matcher
 
@@ -97,25 +99,16 @@ def match(
     matcher = load_matcher(device=device, preset=preset, **options)
     once = matcher.config.looks == "once"
     with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look)"):
-        matches = matcher.match(loaded0, loaded1)
+        if tiles:
+            most = {} if max_matches is None else {"max_matches": max_matches}
+            matches = matcher.match_tiles(loaded0, loaded1, **most)
+        else:
+            matches = matcher.match(loaded0, loaded1)
     write_matches(matches, outputs, (image0.name, image1.name))
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
-
-
-def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
-    """Refuse what the matcher would refuse, before seconds are spent on loading it."""
-    if value is not None and value not in choices:
-        raise ConfigError(f"{option} {value}: choose one of {', '.join(choices)}")
-
-
-def warn_if_tiny(path: Path, size: Size) -> None:
-    """One line about a photo in which there is little to match."""
-    if min(size) < TINY:
-        line = f"warning: {path}: only {size[0]} x {size[1]} pixels; matches in so small a photo mean little"
-        typer.echo(printable(line), err=True)
 
 
 @contextmanager

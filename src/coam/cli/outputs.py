@@ -1,4 +1,4 @@
-"""Files that commands write: checked before the work starts, written only when all of it has succeeded."""
+"""Output files of commands: checked before the work starts, written only when all of it has succeeded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 PAGES = (".html",)
-DATA = (".npz", ".h5", ".json")
+
+
+def match_endings() -> tuple[str, ...]:
+    """Endings that `write_matches` takes: pictures, pages, and every format of `coam.store.matches`."""
+    from coam.store.matches import ENDINGS
+
+    return PICTURES + PAGES + ENDINGS
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], endings: tuple[str, ...]) -> list[Path]:
@@ -48,7 +54,8 @@ def _is_same_file(first: Path, second: Path) -> bool:
 
 def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str]) -> None:
     """Write a picture, a page or the matches themselves, by ending: all or none. `names`: of the photos."""
-    from coam.storage import atomic_write, save_matches
+    from coam.store.atomic import atomic_write
+    from coam.store.matches import save_matches
 
     with ExitStack() as stack:
         temporaries = [stack.enter_context(atomic_write(output)) for output in outputs]

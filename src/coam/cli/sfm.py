@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from coam.cli.options import Device, Intrinsics, MatcherModel, check_choice
+
 if TYPE_CHECKING:
-    from coam.sfm.pipeline import MatchAll
+    from coam.sfm.workspace import MatchAll
 
 
 def register(app: typer.Typer) -> None:
@@ -25,8 +26,8 @@ def sfm(
         Path, typer.Argument(metavar="PHOTOS", help="A folder of photos of one place or object.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model folder; run again to go on.")],
-    model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    model: MatcherModel = None,
+    device: Device = "auto",
     resolution: Annotated[
         int | None, typer.Option(min=32, max=8192, help="Long side in pixels at which photos are matched.")
     ] = None,
@@ -47,10 +48,7 @@ def sfm(
         str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
     ] = "refined",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
-    cameras: Annotated[
-        Path | None,
-        typer.Option(help="Known intrinsics: lines NAME MODEL WIDTH HEIGHT PARAMS (NAME * for all)."),
-    ] = None,
+    cameras: Intrinsics = None,
     camera_model: Annotated[
         str, typer.Option(help="COLMAP camera model where none is given.")
     ] = "SIMPLE_RADIAL",
@@ -73,38 +71,33 @@ def sfm(
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
     """Build a 3D model from a folder of photos; a killed run goes on where it was."""
-    from coam.errors import ConfigError, MissingExtraError
+    from coam.errors import ConfigError
+    from coam.images.folder import list_photos
+    from coam.sfm.cameras import CameraChoice, Sharing, read_intrinsics_list
+    from coam.sfm.colmap_model import require_pycolmap
+    from coam.sfm.interchange.hloc import database_to_hloc
+    from coam.sfm.known_poses import triangulate_known_poses
+    from coam.sfm.mapping.model_files import add_dense_points, require_dense_stereo
+    from coam.sfm.mapping.options import MapperName, MapperOptions
+    from coam.sfm.model_folder import ModelFolder
+    from coam.sfm.pairs import Pairing
+    from coam.sfm.pipeline import reconstruct
+    from coam.sfm.workspace import SfmOptions, Tracks, check_options, open_workspace
+    from coam.store.atomic import check_folder
 
-    try:
-        import pycolmap  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("pycolmap", "sfm") from error
-
-    from coam.sfm.dense import add_dense_points, require_dense_stereo
-    from coam.sfm.hloc import database_to_hloc, triangulate
-    from coam.sfm.intrinsics import CameraChoice, read_intrinsics_list
-    from coam.sfm.mapping import MapperOptions
-    from coam.sfm.photos import list_photo_files
-    from coam.sfm.pipeline import SfmOptions, check_options, run_sfm
-
-    for value, allowed, name in (
-        (tracks, ("quantised", "merged", "refined"), "--tracks"),
-        (mapper, ("incremental", "global"), "--mapper"),
-        (share_camera, ("auto", "all", "none"), "--share-camera"),
-        (pairing, ("auto", "exhaustive", "sequential", "retrieval", "model", "poses"), "--pairing"),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"{name} {value}: choose {', '.join(allowed)}")
+    require_pycolmap()
+    check_choice("--tracks", tracks, get_args(Tracks))
+    check_choice("--mapper", mapper, get_args(MapperName))
+    check_choice("--share-camera", share_camera, get_args(Sharing))
+    check_choice("--pairing", pairing, get_args(Pairing))
     if dense:
         require_dense_stereo()
-    if reference is None and pairing in ("model", "poses"):
-        raise ConfigError(f"--pairing {pairing} takes pairs from a model; give one with --reference")
     if reference is not None and cameras is not None:
         raise ConfigError("--reference has the cameras too; leave --cameras out")
     for folder in (output, hloc):
         if folder is not None:
-            require_writable(folder)
-    list_photo_files(photos)  # a wrong folder is named before the model is loaded
+            check_folder(folder)
+    list_photos(photos)  # a wrong folder is named before the model is loaded
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = SfmOptions(
         pairing=pairing,  # type: ignore[arg-type]
@@ -116,7 +109,7 @@ def sfm(
         masks=None if masks is None else str(masks),
         workers=workers,
     )
-    check_options(options)
+    check_options(options, reference)
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
@@ -125,18 +118,11 @@ def sfm(
         if not as_json:
             typer.echo(line)
 
-    build: Any = run_sfm if reference is None else partial(triangulate, reference)
     try:
-        summary = build(
-            photos,
-            output,
-            load(),
-            options=options,
-            say=say,
-            match_all=match_all,
-            show_progress=not as_json,
-            overwrite=overwrite,
+        work = open_workspace(
+            photos, output, load(), options, say, not as_json, overwrite, reference, match_all
         )
+        summary = reconstruct(work) if reference is None else triangulate_known_poses(work)
     except KeyboardInterrupt as error:
         from coam.cli import INTERRUPTED, fail
 
@@ -146,20 +132,7 @@ def sfm(
         summary = add_dense_points(output, photos)
     report(summary, output, as_json)
     if hloc is not None:
-        database_to_hloc(output / "database.db", hloc)
-
-
-def require_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written into, before anything is computed for it."""
-    from coam.errors import DataError
-
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise DataError(f"{nearest}: is a file; give a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise DataError(
-            f"{nearest}: cannot be written into; choose another folder, or change its permissions"
-        )
+        database_to_hloc(ModelFolder(output).database, hloc)
 
 
 def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) -> Any:
@@ -167,7 +140,7 @@ def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) ->
     from coam.matcher import load_matcher
     from coam.models.registry import DEFAULT_MODEL
 
-    # One look a pair: tracks need the same grid positions in every pair, and there are many pairs.
+    # No rematching: tracks need the same grid positions in every pair, and there are many pairs.
     return load_matcher(model or DEFAULT_MODEL, device=device, **{**settings, "looks": "once"})
 
 
@@ -198,7 +171,7 @@ def spread(
         raise ConfigError("--gpus-per-worker is for --ray; processes of one machine take turns on its GPUs")
     if ray is None and workers == 1:
         return None
-    from coam.distributed import match_on_processes, match_on_ray
+    from coam.sfm.matching.workers import match_on_processes, match_on_ray
 
     if ray is not None:
         return partial(

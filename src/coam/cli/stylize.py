@@ -73,7 +73,7 @@ def _write(result: Stylized, output: Path, panel: Path | None) -> None:
 
     from PIL import Image
 
-    from coam.storage import atomic_write
+    from coam.store.atomic import atomic_write
     from coam.stylization.panel import draw_panel
 
     pictures = {output: Image.fromarray(result.picture)}

@@ -59,7 +59,7 @@ def train(
     if recipe is not None and model is not None:
         raise ConfigError("--model belongs to --photos; a recipe names its own start (model.start)")
 
-    from coam.storage import check_folder
+    from coam.store.atomic import check_folder
     from coam.training.stopping import Stopped
 
     summary: dict[str, Any] | None
@@ -118,7 +118,8 @@ def _matcher(
 def _stylizer(
     recipe: StylizeRecipe, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
 ) -> dict[str, Any]:
-    from coam.stylization.train import print_line, train_stylizer
+    from coam.stylization.train import train_stylizer
+    from coam.training.log import print_line
 
     if devices != 1:
         raise ConfigError("the stylizer trains on one device; leave --devices out")
@@ -176,7 +177,7 @@ def _summary(output: Path, step: int, steps: int, seconds: float, taken: int | N
 
 
 def _plot(output: Path) -> Path:
-    from coam.storage import atomic_write
+    from coam.store.atomic import atomic_write
     from coam.training.log import draw_log, read_log
     from coam.training.loop import LOG
 

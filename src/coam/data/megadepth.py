@@ -6,31 +6,31 @@ own, with a generator of its own, so the result depends on the seed only and not
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coam.data.depth import DepthOptions, DepthView, dense_correspondences
-from coam.data.resident import ResidentPhotos
-from coam.data.rgbd import probe_grid
-from coam.data.sample import PairBatch
-from coam.data.scene_info import read_npz
-from coam.data.windows import CropOptions, Draw, enlargement, place_windows
+from coam.data.depth import DEFAULT_DEPTH, DepthOptions, DepthViews, common_probes, dense_correspondences
+from coam.data.device_photos import DevicePhotos
+from coam.data.packed import read_stored_rgb
+from coam.data.photo_pairs import PairTable, cut_pairs
+from coam.data.sample import AnyBatch, Draw, PairBatch, concatenate
+from coam.data.windows import DEFAULT_CROP, CropOptions
 from coam.errors import ConfigError, DataError
 from coam.geometry.coordinates import from_colmap
-from coam.geometry.depth import project_by_depth, relative_pose
+from coam.store.archives import read_npz
 
 SPLITS = ("train", "valid", "test", "imc")
-DEFAULT_CROP = CropOptions()
-DEFAULT_DEPTH = DepthOptions()
 _MIN_COMMON = 10  # probes that both photos must see; otherwise another pair is drawn
 _MOST_ATTEMPTS = 50
 _PROBES = 40  # probes along the longer side
@@ -58,7 +58,7 @@ DEFAULT_CHOICE = MegaDepthChoice()
 
 
 @dataclass(frozen=True)
-class _Scene:
+class Scene:
     """The usable photos and pairs of one scene_info file."""
 
     name: str
@@ -68,40 +68,29 @@ class _Scene:
     poses: npt.NDArray[Any]  # (n,) of (4, 4) camera-from-world
     pairs: npt.NDArray[np.int64]  # (P, 2)
 
-
-@dataclass(frozen=True)
-class _View:
-    photo: npt.NDArray[np.uint8]  # (H, W, 3)
-    depth: Tensor  # (1, H, W)
-    intrinsics: Tensor  # (1, 3, 3)
-    pose: Tensor  # (1, 3, 4)
-
-    @property
-    def size(self) -> Tensor:
-        return torch.tensor([[self.depth.shape[2], self.depth.shape[1]]], dtype=torch.float32)
+    def camera(self, index: int) -> Tensor:
+        """Camera matrix (1, 3, 3) of a photo, in our pixels."""
+        matrix = np.array(self.intrinsics[index], dtype=np.float64)
+        matrix[:2, 2] = from_colmap(matrix[:2, 2])
+        return torch.from_numpy(matrix).float()[None]
 
 
-class MegaDepthPairs:
-    """`PairSource` from MegaDepth on disk; batches arrive on `device`."""
+class MegaDepthSource(Generic[AnyBatch], ABC):
+    """Batches of single pairs that are read from MegaDepth on disk; they arrive on `device`."""
+
+    recordable = False
 
     def __init__(
         self,
         root: str | Path,
-        scenes: str | Sequence[str] = "train",
-        device: torch.device | str = "cpu",
-        scene_info: str | Path = "scene_info",
-        crop: CropOptions = DEFAULT_CROP,
-        choice: MegaDepthChoice = DEFAULT_CHOICE,
-        depth: DepthOptions = DEFAULT_DEPTH,
-        tolerance: float = 1.0,
-        workers: int = 4,
+        device: torch.device | str,
+        scenes: str | Sequence[str],
+        scene_info: str | Path,
+        choice: MegaDepthChoice,
+        workers: int,
     ) -> None:
-        """`root`: the folder that the paths in scene_info start from; `scenes`: a split or scene ids.
-
-        `tolerance`: pixels of the photo by which depth and poses may be off.
-        """
-        self.root, self.device, self.crop, self.depth = Path(root), torch.device(device), crop, depth
-        self.tolerance = tolerance
+        """`root`: the folder that the paths in scene_info start from; `scenes`: a split or scene ids."""
+        self.root, self.device = Path(root), torch.device(device)
         wanted = read_split(scenes) if isinstance(scenes, str) else tuple(scenes)
         folder = self.root / scene_info
         if not folder.is_dir():
@@ -120,58 +109,76 @@ class MegaDepthPairs:
     def __len__(self) -> int:
         return sum(len(scene.pairs) for scene in self.scenes)
 
-    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
+    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> AnyBatch:
         """`batch_size` pairs of `size` x `size` crops with `points` points each."""
         seeds = torch.randint(2**62, (batch_size,), generator=generator, device=generator.device).tolist()
-        singles = list(self._pool.map(lambda seed: self._sample_one(seed, size, points), seeds))
-        given = [f.name for f in fields(PairBatch) if getattr(singles[0], f.name) is not None]
-        together = {name: torch.cat([getattr(one, name) for one in singles]) for name in given}
-        return replace(singles[0], **{name: value.to(self.device) for name, value in together.items()})
+        draws = [Draw(torch.Generator().manual_seed(seed), 1) for seed in seeds]
+        singles = list(self._pool.map(lambda draw: self.sample_one(draw, size, points), draws))
+        return concatenate(singles).to(self.device)
 
-    def _sample_one(self, seed: int, size: int, points: int) -> PairBatch:
-        draw = Draw(torch.Generator().manual_seed(seed))
+    def draw_pair(self, draw: Draw) -> tuple[Scene, tuple[int, int]]:
+        """A scene, and two of its photos in random order."""
+        scene = self.scenes[int(draw.weighted(self._cumulative))]
+        first, second = scene.pairs[int(draw.unit() * len(scene.pairs))].tolist()
+        return scene, (first, second) if float(draw.unit()) < 0.5 else (second, first)
+
+    @abstractmethod
+    def sample_one(self, draw: Draw, size: int, points: int) -> AnyBatch:
+        """A batch of one pair, on the host."""
+
+
+class MegaDepthPairs(MegaDepthSource[PairBatch]):
+    """`PairSource` from MegaDepth's photos and depth maps."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        scenes: str | Sequence[str] = "train",
+        device: torch.device | str = "cpu",
+        scene_info: str | Path = "scene_info",
+        crop: CropOptions = DEFAULT_CROP,
+        choice: MegaDepthChoice = DEFAULT_CHOICE,
+        depth: DepthOptions = DEFAULT_DEPTH,
+        tolerance: float = 1.0,
+        workers: int = 4,
+    ) -> None:
+        """`tolerance`: pixels of the photo by which depth and poses may be off."""
+        super().__init__(root, device, scenes, scene_info, choice, workers)
+        self.crop, self.depth, self.tolerance = crop, depth, tolerance
+
+    def sample_one(self, draw: Draw, size: int, points: int) -> PairBatch:
+        """A batch of one pair, on the host."""
         for _ in range(_MOST_ATTEMPTS):
-            scene = self.scenes[int(draw.weighted(self._cumulative, 1))]
-            pair = scene.pairs[int(draw.uniform(1) * len(scene.pairs))]
-            order = pair if float(draw.uniform(1)) < 0.5 else pair[::-1]
-            views = [self._read_view(scene, int(k)) for k in order]
-            common = _common_points(views[0], views[1], self.depth)
+            scene, order = self.draw_pair(draw)
+            (photo0, view0), (photo1, view1) = (self._read_view(scene, k) for k in order)
+            step = max(1, max(view0.depth.shape) // _PROBES)
+            positions, valid = common_probes(view0, view1, step, self.depth)
+            common = positions[valid]
             if len(common) >= _MIN_COMMON:
-                return self._cut(views, common, size, points, draw)
+                pair = PairTable(torch.tensor([[0, 1]]), common[None], torch.tensor([len(common)]))
+                found = partial(
+                    dense_correspondences,
+                    view0,
+                    view1,
+                    size=size,
+                    points=points,
+                    draw=draw,
+                    options=self.depth,
+                )
+                photos = DevicePhotos([photo0, photo1])
+                return cut_pairs(photos, pair, self.crop, size, draw, found, self.tolerance)
         raise DataError(
             f"{_MOST_ATTEMPTS} pairs in a row had no common depth; check the depth maps in {self.root}"
         )
 
-    def _cut(self, views: list[_View], common: Tensor, size: int, points: int, draw: Draw) -> PairBatch:
-        count = torch.tensor([len(common)])
-        maps = place_windows((views[0].size, views[1].size), common[None], count, size, self.crop, draw)
-        sides = [DepthView(v.depth, v.intrinsics, m) for v, m in zip(views, maps, strict=True)]
-        motion = relative_pose(views[0].pose, views[1].pose)
-        found = dense_correspondences(sides[0], sides[1], motion, size, points, draw, self.depth)
-        first = torch.zeros(1, dtype=torch.int64)
-        images = [ResidentPhotos([v.photo]).crop(first, m, size) for v, m in zip(views, maps, strict=True)]
-        return PairBatch(
-            image0=images[0],
-            image1=images[1],
-            **found._asdict(),
-            tolerance=self.tolerance * torch.maximum(enlargement(maps[0]), enlargement(maps[1])),
-        )
-
-    def _read_view(self, scene: _Scene, index: int) -> _View:
+    def _read_view(self, scene: Scene, index: int) -> tuple[npt.NDArray[np.uint8], DepthViews]:
         depth = _read_depth(self.root / str(scene.depths[index]))
         photo = _read_photo(self.root / str(scene.photos[index]), (depth.shape[1], depth.shape[0]))
-        intrinsics = np.array(scene.intrinsics[index], dtype=np.float64)
-        intrinsics[:2, 2] = from_colmap(intrinsics[:2, 2])
-        pose = np.array(scene.poses[index], dtype=np.float64).reshape(4, 4)[:3]
-        return _View(
-            photo,
-            torch.from_numpy(depth)[None],
-            torch.from_numpy(intrinsics).float()[None],
-            torch.from_numpy(pose).float()[None],
-        )
+        pose = torch.from_numpy(np.array(scene.poses[index], dtype=np.float64).reshape(4, 4)[:3])
+        return photo, DepthViews(torch.from_numpy(depth)[None], scene.camera(index), pose.float()[None])
 
 
-def _read_scene(path: Path, choice: MegaDepthChoice) -> _Scene:
+def _read_scene(path: Path, choice: MegaDepthChoice) -> Scene:
     names = ("image_paths", "depth_paths", "intrinsics", "poses", "overlap_matrix", "angles")
     data = read_npz(path, names)
     usable = np.array(
@@ -184,7 +191,7 @@ def _read_scene(path: Path, choice: MegaDepthChoice) -> _Scene:
     good = (overlap >= choice.min_overlap) & (overlap <= choice.max_overlap)
     good &= data["angles"] <= choice.max_angle
     good &= usable[:, None] & usable[None, :]
-    return _Scene(
+    return Scene(
         name=path.stem,
         photos=data["image_paths"],
         depths=data["depth_paths"],
@@ -211,28 +218,7 @@ def _read_photo(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """The photo in the size (width, height) of its depth map: scene_info's cameras belong to that size."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            rgb = image.convert("RGB")
-    except OSError as error:
-        raise DataError(f"cannot read the photo {path}: {error}") from error
+    rgb = Image.fromarray(read_stored_rgb(path))
     if abs(rgb.width * size[1] / (rgb.height * size[0]) - 1) > 0.03:
         raise DataError(f"{path} does not have the shape of its depth map; use the undistorted photos")
     return np.asarray(rgb if rgb.size == size else rgb.resize(size, Image.Resampling.LANCZOS))
-
-
-def _common_points(view0: _View, view1: _View, options: DepthOptions) -> Tensor:
-    """Points (K, 4) of a coarse grid of photo 0 that photo 1 sees too."""
-    height, width = view0.depth.shape[1:]
-    start = probe_grid(width, height, max(1, max(width, height) // _PROBES))[None]
-    found = project_by_depth(
-        start,
-        view0.depth,
-        view0.intrinsics,
-        view1.depth,
-        view1.intrinsics,
-        relative_pose(view0.pose, view1.pose),
-        options.relative_tolerance,
-        options.edge,
-    )
-    return torch.cat([start, found.points1], dim=-1)[0][found.valid[0]]

@@ -1,21 +1,24 @@
-"""Several sources as one: every batch holds a fixed number of pairs of each."""
+"""Mixture of sources: every batch holds a fixed number of pairs of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 
 from coam.data.photometric import change_light
-from coam.data.sample import PairBatch, PairSource, concatenate, is_recordable
+from coam.data.sample import AnyBatch, BatchSource, PairBatch, concatenate
+
+Pairs = TypeVar("Pairs", bound=PairBatch)
 
 
 @dataclass(frozen=True)
-class Ingredient:
-    """A source, its part of the mixture, and how strongly its light is changed."""
+class Ingredient(Generic[AnyBatch]):
+    """A source, its share of the mixture, and how strongly its light is changed."""
 
-    source: PairSource
+    source: BatchSource[AnyBatch]
     share: float
     light: float = 1.0
     wrong: bool = False  # its pairs show different places, so they may be shuffled into wrong pairs
@@ -32,16 +35,16 @@ def portions(shares: Sequence[float], batch: int) -> list[int]:
     return counts
 
 
-class Mixture:
-    """A `PairSource` of several sources, with change of light and with some wrong pairs."""
+class Mixture(Generic[AnyBatch]):
+    """A source of several sources, with change of light and, of `PairBatch`es, with some wrong pairs."""
 
-    def __init__(self, ingredients: Sequence[Ingredient], wrong_pairs: float = 0.0) -> None:
+    def __init__(self, ingredients: Sequence[Ingredient[AnyBatch]], wrong_pairs: float = 0.0) -> None:
         self.ingredients = list(ingredients)
         self.wrong_pairs = wrong_pairs
-        self.recordable = all(is_recordable(ingredient.source) for ingredient in self.ingredients)
+        self.recordable = all(ingredient.source.recordable for ingredient in self.ingredients)
 
-    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
-        """See `PairSource`."""
+    def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> AnyBatch:
+        """See `BatchSource`."""
         counts = portions([i.share for i in self.ingredients], batch_size)
         wrong = round(self.wrong_pairs * batch_size)
         batches = []
@@ -49,7 +52,7 @@ class Mixture:
             if count == 0:
                 continue
             batch = ingredient.source.sample(count, size, points, generator)
-            if ingredient.wrong and min(wrong, count) > 1:
+            if ingredient.wrong and min(wrong, count) > 1 and isinstance(batch, PairBatch):
                 batch = make_wrong(batch, min(wrong, count))
                 wrong = 0
             light = torch.full((count,), ingredient.light, device=generator.device)
@@ -58,12 +61,11 @@ class Mixture:
         strength = mixed.light
         assert strength is not None
         images = torch.cat([mixed.image0, mixed.image1])
-        images = change_light(images, torch.cat([strength, strength]), generator)
-        image0, image1 = images.chunk(2)
+        image0, image1 = change_light(images, torch.cat([strength, strength]), generator).chunk(2)
         return replace(mixed, image0=image0, image1=image1)
 
 
-def make_wrong(batch: PairBatch, count: int) -> PairBatch:
+def make_wrong(batch: Pairs, count: int) -> Pairs:
     """Give the last `count` pairs each other's second image: none of their points has a partner any more."""
     order = torch.arange(len(batch.valid), device=batch.valid.device)
     order[-count:] = order[-count:].roll(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from coam.data.depth import DEFAULT_DEPTH, DepthViews, probe_grid
 from coam.data.packed import PackedRgbd, PackedTracks, concatenate_bytes, read_photo_as_jpeg
-from coam.data.rgbd import probe_grid, register_depth
 from coam.errors import DataError
-from coam.geometry.depth import back_project, intrinsics_matrix, project_by_depth, relative_pose, sample_depth
+from coam.geometry.depth import back_project, intrinsics_matrix, relative_pose, sample_depth
 
 Array = npt.NDArray[Any]
 _PROBE_STEP = 16
@@ -57,8 +57,8 @@ def pack_rgbd(
     frames = _read_frames(folder, depth_unit, progress)
     if tracks is not None:
         frames = _take_poses(frames, tracks)
-    pairs, shared, angle, scale = _overlaps(frames, min_shared)
-    if len(pairs) == 0:
+    overlaps = _overlaps(frames, min_shared)
+    if len(overlaps["pairs"]) == 0:
         raise DataError(
             f"no two frames of {folder} see {min_shared:.0%} in common; check poses and depth unit"
         )
@@ -74,10 +74,7 @@ def pack_rgbd(
         image_scene=np.zeros(len(frames), dtype=np.int32),
         intrinsics=np.stack([f.intrinsics for f in frames]),
         poses=np.stack([f.pose for f in frames]),
-        pairs=pairs,
-        pair_shared=shared,
-        pair_angle=angle,
-        pair_scale=scale,
+        **overlaps,
         scenes=(scene or folder.name,),
         names=tuple(f.name for f in frames),
     )
@@ -115,6 +112,32 @@ def _depth_png(depth: npt.NDArray[np.float32], unit: float) -> bytes:
     steps = np.clip(np.rint(depth / unit), 0, 65534).astype(np.uint16)
     Image.fromarray(steps).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def register_depth(
+    depth: npt.NDArray[np.float32],
+    depth_camera: npt.NDArray[np.float64],
+    color_camera: npt.NDArray[np.float64],
+    color_from_depth: npt.NDArray[np.float64],
+    color_size: tuple[int, int],
+) -> npt.NDArray[np.float32]:
+    """A depth map (H, W) as the colour camera sees it, in `color_size` = (width, height).
+
+    Cameras are (3, 3), `color_from_depth` (4, 4). Where two depths fall on one pixel the nearer one stays.
+    """
+    row, column = np.nonzero(depth > 0)
+    z = depth[row, column].astype(np.float64)
+    rays = np.linalg.inv(depth_camera) @ np.stack([column, row, np.ones(len(row))])
+    points = color_from_depth[:3, :3] @ (rays * z) + color_from_depth[:3, 3:]
+    ahead = points[2] > 1e-6
+    pixels = color_camera @ points[:, ahead]
+    x, y = (np.rint(pixels[k] / pixels[2]).astype(np.int64) for k in range(2))
+    width, height = color_size
+    inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    registered = np.full(width * height, np.inf)
+    np.minimum.at(registered, y[inside] * width + x[inside], points[2, ahead][inside])
+    registered[~np.isfinite(registered)] = 0
+    return registered.reshape(height, width).astype(np.float32)
 
 
 def _read_frames(folder: Path, unit: float, progress: Callable[[int, int], None]) -> list[_Frame]:
@@ -155,52 +178,46 @@ def _take_poses(frames: list[_Frame], tracks: PackedTracks) -> list[_Frame]:
         known = measured.known[0].numpy()
         ratios.append(measured.depth[0].numpy()[known] / depth[known])
     scale = float(np.median(np.concatenate(ratios)))
-    moved = []
-    for frame in kept:
-        k = by_name[frame.name]
-        pose = tracks.poses[k].copy()
-        pose[:, 3] *= scale
-        moved.append(_Frame(frame.name, frame.jpeg, frame.size, frame.depth, tracks.intrinsics[k], pose))
-    return moved
+    to_metres = np.array([1.0, 1.0, 1.0, scale])
+    places = [by_name[frame.name] for frame in kept]
+    return [
+        replace(frame, intrinsics=tracks.intrinsics[k], pose=tracks.poses[k] * to_metres)
+        for frame, k in zip(kept, places, strict=True)
+    ]
 
 
-def _overlaps(frames: list[_Frame], min_shared: float) -> tuple[Array, Array, Array, Array]:
-    """Pairs (P, 2), shared part, angle in degrees, relative scale (P,) of frames that overlap both ways."""
+def _overlaps(frames: list[_Frame], min_shared: float) -> dict[str, Array]:
+    """The pairs of frames that overlap both ways, as the fields of `PackedRgbd` that tell of them."""
     if len({f.depth.shape for f in frames}) > 1:
         raise DataError("the frames differ in size; pack frames of one size per file")
-    depth = torch.from_numpy(np.stack([f.depth for f in frames]))
-    camera = intrinsics_matrix(torch.from_numpy(np.stack([f.intrinsics for f in frames]))).float()
-    pose = torch.from_numpy(np.stack([f.pose for f in frames])).float()
-    height, width = depth.shape[-2:]
-    probes = probe_grid(width, height, _PROBE_STEP)
-    rows: list[tuple[int, int, float, float, float]] = []
+    views = DepthViews(
+        torch.from_numpy(np.stack([f.depth for f in frames])),
+        intrinsics_matrix(torch.from_numpy(np.stack([f.intrinsics for f in frames]))).float(),
+        torch.from_numpy(np.stack([f.pose for f in frames])).float(),
+    )
+    height, width = views.depth.shape[-2:]
+    start = probe_grid(width, height, _PROBE_STEP).expand(len(frames), -1, -1)
+    facts: dict[tuple[int, int], tuple[float, float, float]] = {}
     for i in range(len(frames)):
-        others = torch.arange(len(frames))
-        first = torch.full_like(others, i)
-        start = probes.expand(len(frames), -1, -1)
-        motion = relative_pose(pose[first], pose)
-        found = project_by_depth(start, depth[first], camera[first], depth, camera, motion)
-        known = sample_depth(depth[first], start)
+        own = views[torch.full((len(frames),), i)]
+        motion = relative_pose(own.poses, views.poses)
+        found = own.project(start, views, motion, DEFAULT_DEPTH)
+        known = sample_depth(own.depth, start)
         share = found.valid.sum(1) / known.known.sum(1).clamp(min=1)
-        seen = back_project(start, known.depth, camera[first])
+        seen = back_project(start, known.depth, own.intrinsics)
         # The other camera's centre in this camera's coordinates: rays from both to every common point.
         centre = -(motion[:, :3, :3].transpose(1, 2) @ motion[:, :3, 3:]).squeeze(-1)
         ray = seen - centre.unsqueeze(1)
         cosine = torch.nn.functional.cosine_similarity(seen, ray, dim=-1).clamp(-1, 1)
-        nearer = (known.depth * camera[:, None, 0, 0]) / (
-            (seen @ motion[:, :3, :3].transpose(1, 2) + motion[:, None, :3, 3])[..., 2] * camera[i, 0, 0]
-        )
+        other_depth = (seen @ motion[:, :3, :3].transpose(1, 2) + motion[:, None, :3, 3])[..., 2]
+        nearer = (known.depth * views.intrinsics[:, None, 0, 0]) / (other_depth * views.intrinsics[i, 0, 0])
         for j in range(len(frames)):
             if j != i and share[j] >= min_shared:
                 mask = found.valid[j]
                 angle = float(torch.rad2deg(cosine[j][mask].arccos().median()))
-                rows.append((i, j, float(share[j]), angle, float(nearer[j][mask].median())))
-    both = {(i, j): rest for i, j, *rest in rows}
-    kept = [(i, j, *both[i, j]) for i, j in both if i < j and (j, i) in both]
+                facts[i, j] = (float(share[j]), angle, float(nearer[j][mask].median()))
+    kept = [(*pair, *fact) for pair, fact in facts.items() if pair[0] < pair[1] and pair[::-1] in facts]
     table = np.array(kept, dtype=np.float64).reshape(-1, 5)
-    return (
-        table[:, :2].astype(np.int32),
-        table[:, 2].astype(np.float32),
-        table[:, 3].astype(np.float32),
-        table[:, 4].astype(np.float32),
-    )
+    names = ("pair_shared", "pair_angle", "pair_scale")
+    columns = {name: table[:, k].astype(np.float32) for k, name in enumerate(names, start=2)}
+    return {"pairs": table[:, :2].astype(np.int32), **columns}

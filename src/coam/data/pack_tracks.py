@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.data.packed import PackedTracks, concatenate_bytes, read_photo_as_jpeg
-from coam.errors import DataError, MissingExtraError
+from coam.errors import DataError
 from coam.geometry.coordinates import from_colmap, resize_points
+from coam.sfm.colmap_model import read_model, require_pycolmap
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +35,7 @@ class TrackScene:
 class _View:
     """One registered photo, everything in pixels of the packed JPEG."""
 
+    scene: int
     name: str
     jpeg: bytes
     size: tuple[int, int]
@@ -70,84 +72,85 @@ def pack_tracks(
     `max_error` pixels are left out, and so are pairs that share fewer than `min_shared` points.
     """
     views: list[_View] = []
-    image_scene: list[int] = []
-    pairs: list[tuple[int, int]] = []
-    facts: list[tuple[int, float, float]] = []
-    first_id = 0
-    for index, scene in enumerate(scenes):
-        progress(index, len(scenes))
-        scene_views, first_id = _read_scene(scene, max_side, max_error, first_id)
-        for i, j in combinations(range(len(scene_views)), 2):
-            fact = _pair_facts(scene_views[i], scene_views[j], min_shared)
-            if fact is not None:
-                pairs.append((len(views) + i, len(views) + j))
-                facts.append(fact)
-        views.extend(scene_views)
-        image_scene.extend([index] * len(scene_views))
+    facts: dict[tuple[int, int], tuple[int, float, float]] = {}
+    points = 0  # of the scenes read so far: ids count through
+    for number, scene in enumerate(scenes):
+        progress(number, len(scenes))
+        first = len(views)
+        more, points = _read_scene(scene, number, max_side, max_error, points)
+        views += more
+        for i, j in combinations(range(first, len(views)), 2):
+            fact = _pair_facts(views[i], views[j])
+            if fact[0] >= min_shared:
+                facts[i, j] = fact
     progress(len(scenes), len(scenes))
-    if not pairs:
+    if not facts:
         raise DataError(
             f"no two photos share {min_shared} points; give a model with more photos that overlap"
         )
-    packed = _assemble(views, image_scene, pairs, facts, [scene.name for scene in scenes])
+    jpeg, jpeg_spans = concatenate_bytes([view.jpeg for view in views])
+    shared, angle, scale = zip(*facts.values(), strict=True)
+    packed = PackedTracks(
+        jpeg=jpeg,
+        jpeg_spans=jpeg_spans,
+        sizes=np.array([view.size for view in views], dtype=np.int32),
+        image_scene=np.array([view.scene for view in views], dtype=np.int32),
+        intrinsics=np.stack([view.intrinsics for view in views]),
+        radial=np.stack([view.radial for view in views]),
+        poses=np.stack([view.pose for view in views]),
+        observation_offsets=np.cumsum([0, *(len(view.point_ids) for view in views)], dtype=np.int64),
+        observation_point=np.concatenate([view.point_ids for view in views]).astype(np.int32),
+        observation_xy=np.concatenate([view.xy for view in views]).astype(np.float32),
+        observation_depth=np.concatenate([view.depth for view in views]).astype(np.float32),
+        pairs=np.array(list(facts), dtype=np.int32),
+        pair_shared=np.array(shared, dtype=np.int32),
+        pair_angle=np.array(angle, dtype=np.float32),
+        pair_scale=np.array(scale, dtype=np.float32),
+        scenes=tuple(scene.name for scene in scenes),
+        names=tuple(view.name for view in views),
+    )
     packed.save(output)
     return packed
 
 
-def _assemble(
-    views: list[_View],
-    image_scene: list[int],
-    pairs: list[tuple[int, int]],
-    facts: list[tuple[int, float, float]],
-    scenes: list[str],
-) -> PackedTracks:
-    jpeg, jpeg_spans = concatenate_bytes([view.jpeg for view in views])
-    counts = [len(view.point_ids) for view in views]
-    shared, angle, scale = zip(*facts, strict=True)
-    return PackedTracks(
-        jpeg=jpeg,
-        jpeg_spans=jpeg_spans,
-        sizes=np.array([view.size for view in views], dtype=np.int32),
-        image_scene=np.array(image_scene, dtype=np.int32),
-        intrinsics=np.stack([view.intrinsics for view in views]),
-        radial=np.stack([view.radial for view in views]),
-        poses=np.stack([view.pose for view in views]),
-        observation_offsets=np.cumsum([0, *counts], dtype=np.int64),
-        observation_point=np.concatenate([view.point_ids for view in views]).astype(np.int32),
-        observation_xy=np.concatenate([view.xy for view in views]).astype(np.float32),
-        observation_depth=np.concatenate([view.depth for view in views]).astype(np.float32),
-        pairs=np.array(pairs, dtype=np.int32),
-        pair_shared=np.array(shared, dtype=np.int32),
-        pair_angle=np.array(angle, dtype=np.float32),
-        pair_scale=np.array(scale, dtype=np.float32),
-        scenes=tuple(scenes),
-        names=tuple(view.name for view in views),
-    )
-
-
 def _read_scene(
-    scene: TrackScene, max_side: int | None, max_error: float, first_id: int
+    scene: TrackScene, number: int, max_side: int | None, max_error: float, first_id: int
 ) -> tuple[list[_View], int]:
     """Views of one model by name, point ids from `first_id` on, and the first id that is free after it."""
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise MissingExtraError("pycolmap", "sfm") from error
+    require_pycolmap()
     if not scene.model.is_dir():
         raise DataError(f"{scene.model} is not a folder; give the folder of a COLMAP model")
-    try:
-        model = pycolmap.Reconstruction(find_model(scene.model))
-    except (RuntimeError, ValueError) as error:
-        raise DataError(f"{scene.model} holds no COLMAP model (cameras, images, points3D)") from error
-    good = [
-        (pid, p) for pid, p in sorted(model.points3D.items(), key=lambda i: i[0]) if not p.error > max_error
-    ]
-    number = {pid: first_id + k for k, (pid, _) in enumerate(good)}
-    world = np.array([point.xyz for _, point in good]).reshape(-1, 3)
+    model = read_model(find_model(scene.model))
+    good = sorted(pid for pid, point in model.points3D.items() if not point.error > max_error)
+    ids = {pid: first_id + k for k, pid in enumerate(good)}
+    world = np.array([model.points3D[pid].xyz for pid in good]).reshape(-1, 3)
     views = []
     for image in sorted(model.images.values(), key=lambda i: i.name):
         if image.has_pose:
-            views.append(_read_view(scene, model, image, number, world, first_id, max_side))
+            camera = model.cameras[image.camera_id]
+            jpeg, size = _read_photo(scene.photos / image.name, camera, max_side)
+            scale = (size[0] / camera.width, size[1] / camera.height)
+            seen: dict[int, Array] = {}
+            for point in image.points2D:  # a 3D point can be observed twice in one photo: keep the first
+                if point.has_point3D() and point.point3D_id in ids:
+                    seen.setdefault(ids[point.point3D_id], point.xy)
+            point_ids = np.array(sorted(seen), dtype=np.int64)
+            xy = np.array([seen[i] for i in point_ids], dtype=np.float64).reshape(-1, 2)
+            matrix = camera.calibration_matrix()
+            centre = resize_points(from_colmap(matrix[:2, 2]), scale)
+            view = _View(
+                scene=number,
+                name=f"{scene.name}/{image.name}",
+                jpeg=jpeg,
+                size=size,
+                intrinsics=np.array([matrix[0, 0] * scale[0], matrix[1, 1] * scale[1], *centre]),
+                radial=_radial(camera),
+                pose=np.asarray(image.cam_from_world().matrix()),
+                point_ids=point_ids,
+                xy=resize_points(from_colmap(xy), scale),
+                world=world[point_ids - first_id],
+            )
+            views.append(view)
     return views, first_id + len(good)
 
 
@@ -158,39 +161,16 @@ def find_model(folder: Path) -> Path:
     return largest if not is_model and largest.is_dir() else folder
 
 
-def _read_view(
-    scene: TrackScene, model: Any, image: Any, number: dict[int, int], world: Array, first_id: int,
-    max_side: int | None,
-) -> _View:  # fmt: skip
-    camera = model.cameras[image.camera_id]
-    path = scene.photos / image.name
+def _read_photo(path: Path, camera: Any, max_side: int | None) -> tuple[bytes, tuple[int, int]]:
+    """JPEG bytes and size of a photo that has the shape of its camera."""
     if not path.is_file():
         raise DataError(f"{path} is missing; give the photo folder that the model was made from")
     jpeg, size = read_photo_as_jpeg(path, max_side)
-    scale = (size[0] / camera.width, size[1] / camera.height)
-    if abs(scale[0] / scale[1] - 1) > 0.02:
+    if abs(size[0] / camera.width / (size[1] / camera.height) - 1) > 0.02:
         raise DataError(
             f"{path} does not have the shape of its camera; give the photos the model was made from"
         )
-    found: dict[int, Array] = {}
-    for point in image.points2D:  # a 3D point can be observed twice in one photo: keep the first
-        if point.has_point3D() and point.point3D_id in number:
-            found.setdefault(number[point.point3D_id], point.xy)
-    ids = np.array(sorted(found), dtype=np.int64)
-    xy = np.array([found[i] for i in ids], dtype=np.float64).reshape(-1, 2)
-    matrix = camera.calibration_matrix()
-    centre = resize_points(from_colmap(matrix[:2, 2]), scale)
-    return _View(
-        name=f"{scene.name}/{image.name}",
-        jpeg=jpeg,
-        size=size,
-        intrinsics=np.array([matrix[0, 0] * scale[0], matrix[1, 1] * scale[1], centre[0], centre[1]]),
-        radial=_radial(camera),
-        pose=np.asarray(image.cam_from_world().matrix()),
-        point_ids=ids,
-        xy=resize_points(from_colmap(xy), scale),
-        world=world[ids - first_id],
-    )
+    return jpeg, size
 
 
 def _radial(camera: Any) -> Array:
@@ -205,14 +185,14 @@ def _radial(camera: Any) -> Array:
     return np.full(2, np.nan)
 
 
-def _pair_facts(view0: _View, view1: _View, min_shared: int) -> tuple[int, float, float] | None:
-    """Shared points, median triangulation angle in degrees, relative scale; None below `min_shared`."""
+def _pair_facts(view0: _View, view1: _View) -> tuple[int, float, float]:
+    """Shared points, their median triangulation angle in degrees, and relative scale."""
     shared, index0, index1 = np.intersect1d(
         view0.point_ids, view1.point_ids, assume_unique=True, return_indices=True
     )
-    if len(shared) < min_shared:
-        return None
-    ray0, ray1 = (view.world[index0 if view is view0 else index1] - view.centre for view in (view0, view1))
+    if len(shared) == 0:
+        return 0, np.nan, np.nan
+    ray0, ray1 = view0.world[index0] - view0.centre, view1.world[index1] - view1.centre
     cosine = (ray0 * ray1).sum(1) / (np.linalg.norm(ray0, axis=1) * np.linalg.norm(ray1, axis=1))
     angle = float(np.degrees(np.median(np.arccos(np.clip(cosine, -1, 1)))))
     larger = (view1.intrinsics[0] / view1.depth[index1]) / (view0.intrinsics[0] / view0.depth[index0])

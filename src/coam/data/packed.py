@@ -1,4 +1,4 @@
-"""One file that holds everything a training source needs: photos, cameras, observed points or depth, pairs.
+"""Packed files: one .safetensors with photos, cameras, observed points or depth, and pairs.
 
 The file is plain safetensors: reading it needs numpy and PIL only and runs no code that the file brings
 along. Photos stay as JPEG bytes (no EXIF turn is applied when they are decoded: cameras and points belong to
@@ -9,64 +9,128 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import DataError
+from coam.errors import ConfigError, DataError
+from coam.store.atomic import atomic_write
+from coam.store.tensor_files import read_safetensors
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 Array = npt.NDArray[Any]
 _TEXT_FIELDS = ("scenes", "names")
 
 
-class _PackedFile:
-    """Saving and loading of a dataclass of arrays; subclasses name their fields and their format."""
+@dataclass(frozen=True)
+class PairWeights:
+    """How often pairs are drawn."""
+
+    easy_weight: float = 0.35  # a pair at 0 degrees against one at 10 degrees of triangulation angle or more
+    scene_power: float = 0.5  # scenes weigh as (number of pairs) ** scene_power: 0 all alike, 1 by pairs
+
+
+@dataclass(frozen=True)
+class PairChoice(PairWeights):
+    """Which pairs are used and how often."""
+
+    min_shared: float = 30  # points that both photos observe
+    max_angle: float = 90.0  # degrees of triangulation angle above which a pair is left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedPairs:
+    """N photos of S scenes, and P pairs of them; subclasses add what is known of their points."""
 
     FORMAT: ClassVar[str]
+
+    jpeg: Array  # (bytes,) uint8, photo after photo; a photo that several models hold is there once
+    jpeg_spans: Array  # (N, 2) int64 begin and end of each photo
+    sizes: Array  # (N, 2) int32 width, height
+    image_scene: Array  # (N,) int32
+    intrinsics: Array  # (N, 4) float64 fx, fy, cx, cy, our pixels
+    poses: Array  # (N, 3, 4) float64 camera-from-world
+    pairs: Array  # (P, 2) int32 photo indices
+    pair_shared: Array  # (P,) number of points that both photos observe, or a share: see the subclasses
+    pair_angle: Array  # (P,) float32 degrees, median triangulation angle
+    pair_scale: Array  # (P,) float32 how much larger things are in the second photo than in the first
+    scenes: tuple[str, ...]  # S
+    names: tuple[str, ...]  # N
 
     def save(self, path: str | Path) -> Path:
         """Write one .safetensors file, whole or not at all."""
         from safetensors.numpy import save
 
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._array_names()}
         metadata = {name: json.dumps(getattr(self, name)) for name in _TEXT_FIELDS} | {"format": self.FORMAT}
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(save(arrays, metadata=metadata))
-        temporary.rename(path)
-        return path
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(save(arrays, metadata=metadata))
+        return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(path)
+    def load(cls, path: Self | str | Path) -> Self:
+        """Read what `save` wrote; what is loaded already is given back."""
+        if isinstance(path, cls):
+            return path
+        path = Path(str(path))
         if not path.is_file():
             raise DataError(
                 f"{path} does not exist; make it with: coam data pack-tracks or coam data pack-rgbd"
             )
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != cls.FORMAT:
-                    found = metadata.get("format", "another kind of file")
-                    raise DataError(f"{path} is {found}, not {cls.FORMAT}; pack it again")
-                arrays = {name: file.get_tensor(name) for name in cls._array_names()}
-        except SafetensorError as error:
-            raise DataError(f"{path} is damaged ({error}); pack it again") from error
-        texts = {name: tuple(json.loads(metadata[name])) for name in _TEXT_FIELDS}
-        return cls(**arrays, **texts)
+        arrays, metadata = read_safetensors(path, "pack it again", DataError, "numpy")
+        if metadata.get("format") != cls.FORMAT:
+            found = metadata.get("format", "another kind of file")
+            raise DataError(f"{path} is {found}, not {cls.FORMAT}; pack it again")
+        values: dict[str, Any] = {name: tuple(json.loads(metadata[name])) for name in _TEXT_FIELDS}
+        for name in cls._array_names():
+            if name not in arrays:
+                raise DataError(f"{path} is damaged (it lacks {name!r}); pack it again")
+            values[name] = arrays[name]
+        return cls(**values)
+
+    def photo(self, index: int) -> Array:
+        """Photo (height, width, 3) uint8 RGB."""
+        return _decode_span(self.jpeg, self.jpeg_spans[index])
+
+    def in_scenes(self, scenes: Sequence[str] | None) -> npt.NDArray[np.bool_]:
+        """Which pairs (P,) belong to the named scenes (None: all)."""
+        for name in scenes or ():
+            if name not in self.scenes:
+                raise ConfigError(f"no scene {name!r}; the file has: {', '.join(self.scenes)}")
+        named = np.array([scenes is None or name in scenes for name in self.scenes])
+        chosen: npt.NDArray[np.bool_] = named[self.image_scene[self.pairs[:, 0]]]
+        return chosen
+
+    def chosen(self, choice: PairChoice, scenes: Sequence[str] | None = None) -> Array:
+        """Indices (n,) of the pairs of the named scenes (None: all) that are used."""
+        good = (self.pair_shared >= choice.min_shared) & (self.pair_angle <= choice.max_angle)
+        return np.flatnonzero(self.in_scenes(scenes) & good)
+
+    def weights_of(self, index: Array, weights: PairWeights) -> npt.NDArray[np.float64]:
+        """How often (n,) the pairs `index` (n,) are drawn: see `pair_weights`."""
+        return pair_weights(self.pair_angle[index], self.image_scene[self.pairs[index, 0]], weights)
 
     @classmethod
     def _array_names(cls) -> list[str]:
-        return [f.name for f in fields(cls) if f.name not in _TEXT_FIELDS]  # type: ignore[arg-type]
+        return [f.name for f in fields(cls) if f.name not in _TEXT_FIELDS]
+
+
+def pair_weights(
+    angle: npt.NDArray[np.floating], scene: npt.NDArray[np.integer], weights: PairWeights
+) -> npt.NDArray[np.float64]:
+    """How often pairs (P,) are drawn, by triangulation angle in degrees (P,) and scene (P,); sums to 1."""
+    easy = weights.easy_weight
+    weight = easy + (1 - easy) * np.clip(angle.astype(np.float64) / 10.0, 0, 1)
+    total = np.bincount(scene, weights=weight)
+    count = np.bincount(scene).astype(np.float64)
+    balanced = weight * count[scene] ** weights.scene_power / total[scene]
+    return np.asarray(balanced / balanced.sum())
 
 
 def _decode_span(data: Array, span: Array) -> Array:
@@ -76,33 +140,17 @@ def _decode_span(data: Array, span: Array) -> Array:
         return np.asarray(image)
 
 
-@dataclass(frozen=True)
-class PackedTracks(_PackedFile):
-    """N photos of S scenes, their M observations of 3D points, and P pairs that share points."""
+@dataclass(frozen=True, kw_only=True)
+class PackedTracks(PackedPairs):
+    """Photos with their M observations of 3D points; `pair_shared` (int32) counts common ones."""
 
     FORMAT: ClassVar[str] = "coam-tracks-1"
 
-    jpeg: Array  # (bytes,) uint8, photo after photo; a photo that several models hold is there once
-    jpeg_spans: Array  # (N, 2) int64 begin and end of each photo
-    sizes: Array  # (N, 2) int32 width, height
-    image_scene: Array  # (N,) int32
-    intrinsics: Array  # (N, 4) float64 fx, fy, cx, cy, our pixels
     radial: Array  # (N, 2) float64 radial distortion k1, k2 (COLMAP RADIAL model), 0 where there is none
-    poses: Array  # (N, 3, 4) float64 camera-from-world
     observation_offsets: Array  # (N + 1,) int64: observations of photo i are [offsets[i], offsets[i + 1])
     observation_point: Array  # (M,) int32 id of the 3D point over all scenes, ascending within a photo
     observation_xy: Array  # (M, 2) float32
     observation_depth: Array  # (M,) float32 depth of the point in the photo's camera
-    pairs: Array  # (P, 2) int32 photo indices
-    pair_shared: Array  # (P,) int32 number of points that both photos observe
-    pair_angle: Array  # (P,) float32 degrees, median triangulation angle
-    pair_scale: Array  # (P,) float32 how much larger things are in the second photo than in the first
-    scenes: tuple[str, ...]  # S
-    names: tuple[str, ...]  # N
-
-    def photo(self, index: int) -> Array:
-        """Photo (height, width, 3) uint8 RGB."""
-        return _decode_span(self.jpeg, self.jpeg_spans[index])
 
     def observations(self, index: int) -> tuple[Array, Array, Array]:
         """Point ids (m,), positions (m, 2) and depths (m,) that photo `index` observes."""
@@ -116,31 +164,18 @@ class PackedTracks(_PackedFile):
         return xy0[index0], xy1[index1]
 
 
-@dataclass(frozen=True)
-class PackedRgbd(_PackedFile):
-    """N registered colour and depth frames of S scenes, and P pairs that overlap."""
+@dataclass(frozen=True, kw_only=True)
+class PackedRgbd(PackedPairs):
+    """Registered colour and depth frames.
+
+    `pair_shared` (float32) is the share of the first photo's pixels with depth that the second one sees.
+    """
 
     FORMAT: ClassVar[str] = "coam-rgbd-1"
 
-    jpeg: Array  # (bytes,) uint8
-    jpeg_spans: Array  # (N, 2) int64
     depth_png: Array  # (bytes,) uint8, 16-bit PNG
     depth_spans: Array  # (N, 2) int64
     depth_unit: Array  # (1,) float64 metres per step of the depth PNG
-    sizes: Array  # (N, 2) int32 width, height
-    image_scene: Array  # (N,) int32
-    intrinsics: Array  # (N, 4) float64 fx, fy, cx, cy
-    poses: Array  # (N, 3, 4) float64 camera-from-world
-    pairs: Array  # (P, 2) int32
-    pair_shared: Array  # (P,) float32 share of the first photo's pixels with depth that the second one sees
-    pair_angle: Array  # (P,) float32 degrees, median triangulation angle
-    pair_scale: Array  # (P,) float32
-    scenes: tuple[str, ...]
-    names: tuple[str, ...]
-
-    def photo(self, index: int) -> Array:
-        """Photo (height, width, 3) uint8 RGB."""
-        return _decode_span(self.jpeg, self.jpeg_spans[index])
 
     def depth(self, index: int) -> npt.NDArray[np.float32]:
         """Depth (height, width) float32 in metres, 0 where there is none."""
@@ -148,6 +183,17 @@ class PackedRgbd(_PackedFile):
         metres: npt.NDArray[np.float32] = (raw * float(self.depth_unit[0])).astype(np.float32)
         metres[raw == 65535] = 0
         return metres
+
+
+def read_stored_rgb(path: Path) -> npt.NDArray[np.uint8]:
+    """A photo (H, W, 3) as it is stored: no EXIF turn, because cameras belong to the stored pixels."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except OSError as error:
+        raise DataError(f"cannot read the photo {path}: {error}") from error
 
 
 def read_photo_as_jpeg(path: Path, max_side: int | None, quality: int = 92) -> tuple[bytes, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Change of light, weather, camera and medium: each picture of a batch gets its own, drawn at random.
+"""Photometric augmentation: random change of light, weather, camera and file, one for each picture.
 
 Every change is computed for the whole batch and blended in per picture, so there is no branch and no
 synchronisation. The order follows a photo's life: the scene's light, then lens, sensor and file.
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.data.draw import Draw
+from coam.data.sample import Draw
 from coam.tensors import constant
 
 GREY = (0.299, 0.587, 0.114)

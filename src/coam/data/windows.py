@@ -1,19 +1,15 @@
-"""Where two crops of one pair are cut: around the same place, each with its own zoom, turn and shift."""
+"""Random crop windows of a pair: around the same place, each with its own zoom, rotation and shift."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coam.data.resident import apply_affine, invert_affine, square_window
+from coam.data.sample import Draw
 from coam.errors import ConfigError
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,22 +26,32 @@ class CropOptions:
             raise ConfigError(f"zoom is {self.zoom}; give two positive numbers, the smaller one first")
 
 
-class Draw:
-    """Uniform numbers from one generator, on its device."""
+DEFAULT_CROP = CropOptions()
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self.device = generator.device
 
-    def uniform(self, *shape: int, double: bool = False) -> Tensor:
-        """Numbers in [0, 1)."""
-        kind = torch.float64 if double else torch.float32
-        return torch.rand(*shape, generator=self._generator, device=self.device, dtype=kind)
+def apply_affine(matrix: Tensor, points: Tensor) -> Tensor:
+    """Points (B, n, 2) through affine maps (B, 2, 3)."""
+    return points @ matrix[:, :, :2].transpose(1, 2) + matrix[:, None, :, 2]
 
-    def weighted(self, cumulative: Tensor, count: int) -> Tensor:
-        """Indices (count,) drawn by weights whose running sum is `cumulative` (n,) float64."""
-        index = torch.searchsorted(cumulative, self.uniform(count, double=True) * cumulative[-1], right=True)
-        return index.clamp(max=len(cumulative) - 1)
+
+def invert_affine(matrix: Tensor) -> Tensor:
+    """The inverse (B, 2, 3) of affine maps (B, 2, 3), written out: no solver, no synchronisation."""
+    a, b, c, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 0], matrix[:, 1, 1]
+    determinant = a * d - b * c
+    linear = torch.stack([d, -b, -c, a], dim=-1).reshape(-1, 2, 2) / determinant.view(-1, 1, 1)
+    return torch.cat([linear, -linear @ matrix[:, :, 2:]], dim=-1)
+
+
+def square_window(centre: Tensor, side: Tensor, angle: Tensor, size: int) -> Tensor:
+    """The map (B, 2, 3) from a `size` x `size` crop to a turned square window of the photo.
+
+    `centre` (B, 2) and `side` (B,) are in photo pixels, `angle` (B,) in radians (positive turns x towards y).
+    """
+    step = side / size
+    cosine, sine = step * angle.cos(), step * angle.sin()
+    linear = torch.stack([cosine, -sine, sine, cosine], dim=-1).reshape(-1, 2, 2)
+    offset = centre - linear.sum(-1) * ((size - 1) / 2)
+    return torch.cat([linear, offset.unsqueeze(-1)], dim=-1)
 
 
 def place_windows(
@@ -64,17 +70,17 @@ def place_windows(
     batch, tries = len(positions), crop.candidates
     known = torch.arange(positions.shape[1], device=positions.device) < count.unsqueeze(1)
     # Both windows are placed around the same 3D point, drawn towards the middle of the common points.
-    index = (draw.uniform(batch, tries) * count.unsqueeze(1)).long()
+    index = (draw.unit(tries) * count.unsqueeze(1)).long()
     anchor = positions.gather(1, index.unsqueeze(-1).expand(-1, -1, 4))  # (B, T, 4)
     middle = (positions * known.unsqueeze(-1)).sum(1) / count.clamp(min=1).view(-1, 1)
-    anchor = torch.lerp(middle.unsqueeze(1), anchor, draw.uniform(batch, tries, 1))
+    anchor = torch.lerp(middle.unsqueeze(1), anchor, draw.unit(tries, 1))
     low, high = math.log(crop.zoom[0]), math.log(crop.zoom[1])
     maps, seen = [], known.unsqueeze(1)
     for k, photo in enumerate(photo_sizes):
         part = slice(2 * k, 2 * k + 2)
-        side = torch.exp(low + (high - low) * draw.uniform(batch)) * photo.amin(-1)
-        angle = (2 * draw.uniform(batch) - 1) * math.radians(crop.max_rotation)
-        shift = (2 * draw.uniform(batch, tries, 2) - 1) * crop.shift * side.view(-1, 1, 1)
+        side = torch.exp(low + (high - low) * draw.unit()) * photo.amin(-1)
+        angle = (2 * draw.unit() - 1) * math.radians(crop.max_rotation)
+        shift = (2 * draw.unit(tries, 2) - 1) * crop.shift * side.view(-1, 1, 1)
         centre = keep_in_photo(anchor[..., part] + shift, side, photo)
         flat = square_window(
             centre.flatten(0, 1), side.repeat_interleave(tries), angle.repeat_interleave(tries), size
@@ -111,7 +117,7 @@ def enlargement(source_from_crop: Tensor) -> Tensor:
 
 def choose_true(wanted: Tensor, count: int, draw: Draw) -> tuple[Tensor, Tensor]:
     """Indices (B, count) of random true entries of `wanted` (B, K), and which of them are true."""
-    rank = wanted.float() + draw.uniform(*wanted.shape) * 0.5  # true entries come first, in random order
+    rank = wanted.float() + draw.unit(wanted.shape[1]) * 0.5  # true entries come first, in random order
     order = rank.argsort(dim=1, descending=True)[:, :count]
     order = torch.nn.functional.pad(order, (0, count - order.shape[1]))
     chosen: Tensor = wanted.gather(1, order)
@@ -122,19 +128,3 @@ def choose_true(wanted: Tensor, count: int, draw: Draw) -> tuple[Tensor, Tensor]
 def pick(points: Tensor, index: Tensor) -> Tensor:
     """Rows `index` (B, n) of points (B, K, 2)."""
     return points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
-
-
-def pair_weights(
-    angle: npt.NDArray[np.floating], scene: npt.NDArray[np.integer], easy_weight: float, scene_power: float
-) -> FloatArray:
-    """How often (P,) pairs are drawn, by triangulation angle in degrees (P,) and scene (P,); they sum to 1.
-
-    A pair at 0 degrees counts `easy_weight` against 1 at 10 degrees or more; a scene counts as
-    (number of its pairs) ** `scene_power`.
-    """
-    weight = easy_weight + (1 - easy_weight) * np.clip(angle.astype(np.float64) / 10.0, 0, 1)
-    total = np.bincount(scene, weights=weight)
-    count = np.bincount(scene).astype(np.float64)
-    balanced = weight * count[scene] ** scene_power / total[scene]
-    result: FloatArray = balanced / balanced.sum()
-    return result

@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.data.bank import LEVELS, PhotoBank
-from coam.data.draw import Draw
-from coam.data.sample import PairBatch
+from coam.data.photo_bank import LEVELS, PhotoBank
+from coam.data.sample import Draw, PairBatch
+from coam.data.windows import inside_crop
 from coam.geometry.coordinates import cell_centres, to_unit
+from coam.geometry.depth import intrinsics_matrix
 from coam.tensors import constant
 
 Scene = Literal["plane", "world"]
@@ -63,12 +64,9 @@ class WorldPairs:
     def __init__(
         self, bank: PhotoBank, config: WorldConfig | None = None, weight: Tensor | None = None
     ) -> None:
-        self.bank = bank
-        self.config = config or WorldConfig()
-        weight = (
-            torch.ones(len(bank.groups), device=bank.device) if weight is None else weight.to(bank.device)
-        )
-        self._cumulative = (weight.double().cumsum(0) / weight.double().sum()).float()
+        self.bank, self.config = bank, config or WorldConfig()
+        weight = (torch.ones(len(bank.groups)) if weight is None else weight).to(bank.device).double()
+        self._cumulative = (weight.cumsum(0) / weight.sum()).float()
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> PairBatch:
         """See `PairSource`."""
@@ -99,7 +97,7 @@ class WorldPairs:
             origin, u, v, reach = _many_planes(draw, self.config.objects)
             cameras = [_camera_around(draw, self.config, size) for _ in range(2)]
         forward = torch.stack([_image_from_plane(camera, origin, u, v) for camera in cameras])
-        group = torch.searchsorted(self._cumulative, draw.uniform(0, 1, origin.shape[1]))
+        group = torch.searchsorted(self._cumulative, draw.unit(origin.shape[1]))
         group = group.clamp(max=len(self.bank.groups) - 1)
         world = World(
             image_from_plane=forward,
@@ -116,10 +114,10 @@ class WorldPairs:
         """What the cameras see on each plane, (2, B, P): two members of its group, or one of them twice."""
         planes = group.shape[1]
         size = self.bank.sizes[group]
-        first = (draw.uniform(0, 1, planes) * size).long()
-        step = 1 + (draw.uniform(0, 1, planes) * (size - 1)).long()
-        changed = draw.uniform(0, 1, planes) < self.bank.other_member[group]
-        second = (first + torch.where(changed, step, torch.zeros_like(step))) % size
+        first = (draw.unit(planes) * size).long()
+        step = 1 + (draw.unit(planes) * (size - 1)).long()
+        changed = draw.unit(planes) < self.bank.other_member[group]
+        second = (first + step * changed) % size
         return torch.stack([self.bank.groups[group, first], self.bank.groups[group, second]])
 
 
@@ -135,57 +133,61 @@ def random_cells(batch: int, size: int, points: int, generator: torch.Generator)
 # ---- scenes
 
 
-def _one_plane(draw: Draw) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+Planes = tuple[Tensor, Tensor, Tensor, Tensor]  # origin, u, v (B, P, 3) and reach (B, P) of `World`
+ENDLESS = 1e3  # reach of a plane whose photo is mirrored beyond its border
+
+
+def _one_plane(draw: Draw) -> Planes:
     """One photo of random proportions that fills the view: what lies beyond its border is mirrored."""
     aspect = draw.uniform(-0.3, 0.3).exp()
     zero = torch.zeros_like(aspect)
-    origin = torch.zeros(draw.batch, 1, 3, device=draw.device)
     u = torch.stack([aspect.sqrt(), zero, zero], dim=-1).unsqueeze(1)
     v = torch.stack([zero, aspect.rsqrt(), zero], dim=-1).unsqueeze(1)
-    return origin, u, v, torch.full((draw.batch, 1), 1e3, device=draw.device)
+    return torch.zeros_like(u), u, v, torch.full_like(u[..., 0], ENDLESS)
 
 
-def _many_planes(draw: Draw, objects: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _many_planes(draw: Draw, objects: int) -> Planes:
     """Background, ground and `objects` rectangles, some of them joined to box corners."""
     batch, device = draw.batch, draw.device
-    yaw, pitch, roll = (
-        draw.uniform(-1.0, 1.0, objects),
-        draw.uniform(-0.4, 0.4, objects),
-        draw.normal(objects) * 0.2,
-    )
-    turn = rotation(yaw, pitch, roll)
+    yaw, pitch = draw.uniform(-1.0, 1.0, objects), draw.uniform(-0.4, 0.4, objects)
+    turn = rotation(yaw, pitch, draw.normal(objects) * 0.2)
     half = draw.uniform(0.35, 1.1, objects, 2)
     u, v = turn[..., 0] * half[..., :1], turn[..., 1] * half[..., 1:]
-    centre = torch.stack(
-        [draw.uniform(-1.9, 1.9, objects), draw.uniform(-1.1, 1.0, objects), draw.uniform(1.8, 4.5, objects)],
-        dim=-1,
-    )
+    centre = _in_box(draw, (-1.9, 1.9), (-1.1, 1.0), (1.8, 4.5), objects)
     # Every second rectangle may become the side face of the one before it, which makes a box corner.
     join = (draw.chance(0.5, objects) & (torch.arange(objects, device=device) % 2 == 1)).unsqueeze(-1)
     depth = turn[..., 2] * half[..., 1:]
-    side_centre = torch.roll(centre + u + depth, 1, dims=1)
-    centre = torch.where(join, side_centre, centre)
-    u, v = torch.where(join, torch.roll(depth, 1, dims=1), u), torch.where(join, torch.roll(v, 1, dims=1), v)
-
+    centre, u, v = (
+        torch.where(join, torch.roll(side, 1, dims=1), own)
+        for own, side in ((centre, centre + u + depth), (u, depth), (v, v))
+    )
     back_turn = rotation(
         draw.uniform(-0.35, 0.35), draw.uniform(-0.1, 0.1), torch.zeros(batch, device=device)
     )
-    back_centre = torch.stack(
-        [draw.uniform(-0.5, 0.5), draw.uniform(-0.8, 0.3), draw.uniform(4.5, 7.5)], dim=-1
-    )
+    back_centre = _in_box(draw, (-0.5, 0.5), (-0.8, 0.3), (4.5, 7.5))
     reach_back = draw.uniform(2.8, 4.5, 1)
     back_u, back_v = back_turn[..., 0] * reach_back, back_turn[..., 1] * reach_back * 0.75
-    ground_centre = torch.stack(
-        [draw.uniform(-0.5, 0.5), draw.uniform(0.7, 1.6), draw.uniform(3.0, 4.0)], dim=-1
-    )
+    ground_centre = _in_box(draw, (-0.5, 0.5), (0.7, 1.6), (3.0, 4.0))
     ground_u = constant((2.5, 0.0, 0.0), device).expand(batch, 3)
     ground_v = constant((0.0, 0.0, 2.5), device).expand(batch, 3)
+    origin, u, v = (
+        torch.cat([torch.stack([back, ground], dim=1), others], dim=1)
+        for back, ground, others in (
+            (back_centre, ground_centre, centre),
+            (back_u, ground_u, u),
+            (back_v, ground_v, v),
+        )
+    )
+    reach = torch.ones(batch, 2 + objects, device=device)
+    reach[:, :2].fill_(ENDLESS)
+    return origin, u, v, reach
 
-    origin = torch.cat([torch.stack([back_centre, ground_centre], dim=1), centre], dim=1)
-    u = torch.cat([torch.stack([back_u, ground_u], dim=1), u], dim=1)
-    v = torch.cat([torch.stack([back_v, ground_v], dim=1), v], dim=1)
-    endless = torch.full((batch, 2), 1e3, device=device)
-    return origin, u, v, torch.cat([endless, torch.ones(batch, objects, device=device)], dim=1)
+
+def _in_box(
+    draw: Draw, x: tuple[float, float], y: tuple[float, float], z: tuple[float, float], *shape: int
+) -> Tensor:
+    """Points (B, *shape, 3), each coordinate uniform in its range."""
+    return torch.stack([draw.uniform(*bounds, *shape) for bounds in (x, y, z)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,7 @@ def _camera_over_plane(draw: Draw, config: WorldConfig, size: int) -> Camera:
     focal = size * draw.uniform(0.8, 1.6)
     widest = 1.05
     seen = torch.exp(draw.uniform(math.log(widest / config.zoom), math.log(widest)))
-    target = torch.cat(
-        [draw.uniform(-1.0, 1.0, 2) * (1.1 - seen.unsqueeze(-1)).clamp(min=0.1), away[:, :1] * 0], dim=-1
-    )
+    target = F.pad(draw.uniform(-1.0, 1.0, 2) * (1.1 - seen.unsqueeze(-1)).clamp(min=0.1), (0, 1))
     centre = target + away * (seen * 2 * focal / size).unsqueeze(-1)
     return _looking_at(centre, target, _roll(draw, config), focal, size)
 
@@ -234,32 +234,27 @@ def _looking_at(centre: Tensor, target: Tensor, roll: Tensor, focal: Tensor, siz
     right = F.normalize(torch.linalg.cross(down, forward), dim=-1)
     below = torch.linalg.cross(forward, right)
     upright = torch.stack([right, below, forward], dim=1)
-    zero, one = torch.zeros_like(roll), torch.ones_like(roll)
-    turn = _matrices(
-        torch.stack([roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1)
-    )
     middle = torch.full_like(focal, (size - 1) / 2)
-    intrinsics = _matrices(torch.stack([focal, zero, middle, zero, focal, middle, zero, zero, one], dim=-1))
-    return Camera(intrinsics, turn @ upright, centre)
+    intrinsics = intrinsics_matrix(torch.stack([focal, focal, middle, middle], dim=-1))
+    return Camera(intrinsics, _about_z(roll) @ upright, centre)
 
 
-def _matrices(entries: Tensor) -> Tensor:
-    """Matrices (..., 3, 3) from their entries row by row (..., 9)."""
-    return entries.reshape(*entries.shape[:-1], 3, 3)
+def _matrices(*entries: Tensor | float) -> Tensor:
+    """Matrices (..., 3, 3) from their nine entries row by row, some of them tensors (...)."""
+    like = next(entry for entry in entries if isinstance(entry, Tensor))
+    full = [e if isinstance(e, Tensor) else torch.full_like(like, e) for e in entries]
+    return torch.stack(full, dim=-1).reshape(*like.shape, 3, 3)
+
+
+def _about_z(roll: Tensor) -> Tensor:
+    return _matrices(roll.cos(), -roll.sin(), 0.0, roll.sin(), roll.cos(), 0.0, 0.0, 0.0, 1.0)
 
 
 def rotation(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
     """Rotation matrices (..., 3, 3): about y, then x, then z."""
-    zero, one = torch.zeros_like(yaw), torch.ones_like(yaw)
-    about_y = torch.stack([yaw.cos(), zero, yaw.sin(), zero, one, zero, -yaw.sin(), zero, yaw.cos()], dim=-1)
-    about_x = torch.stack(
-        [one, zero, zero, zero, pitch.cos(), -pitch.sin(), zero, pitch.sin(), pitch.cos()], dim=-1
-    )
-    about_z = torch.stack(
-        [roll.cos(), -roll.sin(), zero, roll.sin(), roll.cos(), zero, zero, zero, one], dim=-1
-    )
-    about_y, about_x, about_z = (_matrices(m) for m in (about_y, about_x, about_z))
-    return about_y @ about_x @ about_z
+    about_y = _matrices(yaw.cos(), 0.0, yaw.sin(), 0.0, 1.0, 0.0, -yaw.sin(), 0.0, yaw.cos())
+    about_x = _matrices(1.0, 0.0, 0.0, 0.0, pitch.cos(), -pitch.sin(), 0.0, pitch.sin(), pitch.cos())
+    return about_y @ about_x @ _about_z(roll)
 
 
 def inverse(matrix: Tensor) -> Tensor:
@@ -330,8 +325,8 @@ def follow(world: World, points: Tensor, size: int, view: int) -> tuple[Tensor, 
         for _ in range(3):
             position = straight - (_bent(world, position, size, 0) - position)
     margin = 2.0
-    in_frame = ((position >= margin) & (position <= size - 1 - margin)).all(dim=-1) & in_front
-    outside = (~((position >= -margin) & (position <= size - 1 + margin)).all(dim=-1)) | ~in_front
+    in_frame = inside_crop(position, size, -margin) & in_front
+    outside = ~inside_crop(position, size, margin) | ~in_front
     hidden = in_frame & (seen_plane != plane)
     return position, known & in_frame & ~hidden, known & (outside | hidden)
 

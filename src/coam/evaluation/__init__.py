@@ -1,9 +1,8 @@
-"""Measuring matchers the way the field does. From Python:
+"""Evaluation of matchers on public benchmarks. From Python:
 
 from pathlib import Path
-from coam.evaluation.benchmarks import HPATCHES
-from coam.evaluation.hpatches import load_hpatches
-from coam.evaluation.matchers import find_matcher
+from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
+from coam.evaluation.matchers.by_name import find_matcher
 from coam.evaluation.runner import evaluate, measure
 
 pairs = load_hpatches(Path("hpatches-sequences-release"))

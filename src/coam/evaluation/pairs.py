@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ConfigError
+from coam.errors import ConfigError, DataError
 
 Array = npt.NDArray[np.float64]
 
@@ -36,7 +35,6 @@ class EvaluationPair:
     pose: Array | None = field(default=None, compare=False)  # (4, 4) camera 0 -> camera 1
     correspondences: Array | None = field(default=None, compare=False)  # (N, 4) x0 y0 x1 y1
     overlaps: bool | None = None  # whether the two show the same place, for pair-score
-    extra: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def limit_pairs(pairs: Sequence[EvaluationPair], limit: int | None) -> list[EvaluationPair]:
@@ -47,3 +45,16 @@ def limit_pairs(pairs: Sequence[EvaluationPair], limit: int | None) -> list[Eval
         raise ConfigError(f"--limit must be at least 1, got {limit}")
     chosen = np.unique(np.linspace(0, len(pairs) - 1, limit).round().astype(int))
     return [pairs[index] for index in chosen]
+
+
+def listed_lines(path: Path) -> list[tuple[str, list[str]]]:
+    """("NAME line N", words) of the lines of a text file that are neither blank nor comments (#)."""
+    lines = [(number, line.split()) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    return [(f"{path.name} line {n}", words) for n, words in lines if words and not words[0].startswith("#")]
+
+
+def photo_below(root: Path, name: str, where: str) -> Path:
+    """ROOT/NAME; a photo that is missing is named with the line that wants it."""
+    if not (root / name).is_file():
+        raise DataError(f"{where}: the photo {name} is missing below --root")
+    return root / name

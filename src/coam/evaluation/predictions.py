@@ -1,34 +1,34 @@
-"""Step one of every evaluation: matches per pair, computed once and kept in one .h5.
+"""The cache of predictions: matches per pair, computed once and kept in predictions.h5.
 
-A finished pair is written as its own small file (temporary name, then rename), so that a run killed at any
-moment leaves only whole pairs behind; at the end, and at the start of the next run, these are folded into
-`predictions.h5`, itself replaced by a rename. HDF5 alone would not do: a file that is open for writing when
-the process dies is damaged.
-
-`predictions.json` beside it says what made them. A run with other settings refuses to mix.
+Finished pairs go to a `PairJournal`: a run killed at any moment loses none of them. `predictions.json` beside
+it says what made them; a run with other settings refuses to mix.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from coam.errors import ConfigError, DataError
-from coam.evaluation.matchers import MatcherSpec, PairMatcher, timed_matches
+from coam.evaluation.matchers.by_name import MatcherSpec, keypoint_matches, timed_matches
 from coam.evaluation.pairs import EvaluationPair
 from coam.geometry.coordinates import rotate_points
-from coam.types import Matches
+from coam.store.atomic import atomic_write, remove_leftovers, write_text
+from coam.store.journal import PairJournal, Record
+from coam.types import Matches, PairMatcher
 
 FORMAT = 1
+COLUMNS = ("points0", "points1", "scores")
 Progress = Callable[[int], None]
 
 
@@ -38,23 +38,23 @@ class PredictionStore:
     def __init__(self, folder: Path, identity: dict[str, Any], *, resume: bool = True) -> None:
         self.folder, self.identity = folder, identity | {"format": FORMAT}
         self.file, self.label = folder / "predictions.h5", folder / "predictions.json"
-        self.parts = folder / "predictions.parts"
-        if not resume:
-            self.clear()
+        self._old_parts = folder / "predictions.parts"
+        if not resume:  # forget everything that was computed
+            self.file.unlink(missing_ok=True)
+            self.label.unlink(missing_ok=True)
+            for parts in self._parts():
+                shutil.rmtree(parts, ignore_errors=True)
         self._check_label()
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_atomically(self.label, json.dumps(self.identity, indent=1, sort_keys=True).encode())
-        self.fold()
+        write_text(self.label, json.dumps(self.identity, indent=1, sort_keys=True))
+        self.journal = self._open_journal()
+        self._lock = Lock()  # the journal takes one writer at a time
 
-    def clear(self) -> None:
-        """Forget everything that was computed."""
-        self.file.unlink(missing_ok=True)
-        self.label.unlink(missing_ok=True)
-        shutil.rmtree(self.parts, ignore_errors=True)
+    def _parts(self) -> tuple[Path, Path]:
+        return self.file.with_name(self.file.name + ".parts"), self._old_parts
 
     def _check_label(self) -> None:
         if not self.label.exists():
-            if self.file.exists() or self.parts.exists():
+            if self.file.exists() or any(parts.exists() for parts in self._parts()):
                 raise DataError(
                     f"{self.folder} holds predictions without predictions.json; use --no-resume or another -o"
                 )
@@ -70,79 +70,110 @@ class PredictionStore:
                 "choose another -o, or --no-resume to replace them"
             )
 
-    def finished(self) -> dict[str, str]:
-        """name -> fingerprint of the photos, for every pair that is done."""
-        done = {key: str(value) for key, value in self._attributes().items()}
-        for arrays in self._finished_parts().values():
-            done[str(arrays["name"])] = str(arrays["fingerprint"])
-        return done
-
-    def _finished_parts(self) -> dict[str, dict[str, Any]]:
-        """Key -> content of each finished part; one that a power cut left unreadable is computed again."""
-        found = {}
-        for part in sorted(self.parts.glob("*.npz")) if self.parts.exists() else ():
-            try:
-                with np.load(part, allow_pickle=False) as data:
-                    found[part.stem] = dict(data)
-            except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-                part.unlink()
-        return found
-
-    def _attributes(self) -> dict[str, Any]:
-        if not self.file.exists():
-            return {}
-        with _open(self.file) as store:
-            return {_pair_name(store[key]): store[key].attrs["fingerprint"] for key in store}
+    def _open_journal(self) -> PairJournal:
+        remove_leftovers(self.folder)
+        if self.file.exists():
+            _convert_old_file(self.file)
+        journal = PairJournal(self.file)
+        if self._old_parts.exists():
+            journal.append(_read_old_parts(self._old_parts))
+            shutil.rmtree(self._old_parts)
+        return journal
 
     def missing(self, pairs: Sequence[EvaluationPair]) -> list[EvaluationPair]:
         """The pairs still to compute; refuses when a finished pair's photos have changed since."""
-        done = self.finished()
-        for pair in pairs:
-            if pair.name in done and done[pair.name] != fingerprint(pair):
+        missing = set(self.journal.missing({_key(pair.name): fingerprint(pair) for pair in pairs}))
+        todo = [pair for pair in pairs if _key(pair.name) in missing]
+        for pair in todo:
+            if _key(pair.name) in self.journal:
                 raise DataError(
                     f"the photos of {pair.name} are not those that {self.folder.name} was computed from; "
                     "choose another -o, or --no-resume"
                 )
-        return [pair for pair in pairs if pair.name not in done]
+        return todo
 
     def add(self, pair: EvaluationPair, matches: Matches) -> None:
         """Keep the matches of a pair; after this returns, no kill can lose them."""
-        self.parts.mkdir(exist_ok=True)
-        target = self.parts / f"{_key(pair.name)}.npz"
-        temporary = target.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            np.savez(file, **_to_arrays(pair, matches))
-        os.replace(temporary, target)
-
-    def fold(self) -> None:
-        """Move finished parts into the one .h5."""
-        if not self.parts.exists():
-            return
-        parts = self._finished_parts()
-        if parts:
-            import h5py
-
-            temporary = self.file.with_suffix(".tmp")
-            temporary.unlink(missing_ok=True)
-            if self.file.exists():
-                _open(self.file).close()  # damaged: say so before copying it
-                shutil.copyfile(self.file, temporary)
-            with h5py.File(temporary, "a") as store:
-                store.attrs["identity"] = json.dumps(self.identity, sort_keys=True)
-                for key, arrays in parts.items():
-                    _write_group(store, key, arrays)
-            os.replace(temporary, self.file)
-        shutil.rmtree(self.parts)
+        sizes, seconds = [*matches.size0, *matches.size1], matches.meta.get("seconds", np.nan)
+        record = _record(
+            {"points0": matches.points0, "points1": matches.points1, "scores": matches.scores},
+            {"sizes": sizes, "overlap": matches.overlap, "seconds": seconds},
+            fingerprint(pair),
+        )
+        with self._lock:
+            self.journal.append({_key(pair.name): record})
 
     def read(self, pairs: Sequence[EvaluationPair]) -> Iterator[Matches]:
-        """Cached matches of the pairs, in order; call `fold` first."""
-        with _open(self.file) as store:
-            for pair in pairs:
-                if _key(pair.name) not in store:
-                    raise DataError(
-                        f"{pair.name} has no predictions in {self.file}; run the evaluation again"
-                    )
-                yield _from_group(store[_key(pair.name)])
+        """Cached matches of the pairs, in order."""
+        for pair in pairs:
+            if _key(pair.name) not in self.journal:
+                raise DataError(f"{pair.name} has no predictions in {self.file}; run the evaluation again")
+            yield _matches(self.journal.read(_key(pair.name)))
+
+
+def _key(name: str) -> tuple[str, str]:
+    """A pair of a benchmark has one name; the journal's keys are two."""
+    return name, ""
+
+
+def _record(columns: dict[str, Any], values: dict[str, Any], stamp: str) -> Record:
+    return Record(
+        {name: np.asarray(columns[name], dtype=np.float32) for name in COLUMNS},
+        {
+            "sizes": np.asarray(values["sizes"], dtype=np.int64),  # width0, height0, width1, height1
+            "overlap": np.asarray(values["overlap"], dtype=np.float64),
+            "seconds": np.asarray(values["seconds"], dtype=np.float64),
+        },
+        stamp,
+    )
+
+
+def _matches(record: Record) -> Matches:
+    points0, points1, scores = (record.columns[name] for name in COLUMNS)
+    width0, height0, width1, height1 = (int(side) for side in record.values["sizes"])
+    overlap, seconds = float(record.values["overlap"]), float(record.values["seconds"])
+    sizes = (width0, height0), (width1, height1)
+    return keypoint_matches(points0, points1, scores, *sizes, overlap=overlap, meta={"seconds": seconds})
+
+
+# ---- caches of the layout before `PairJournal`: a group per pair in the .h5, and a part file per pair
+
+
+def _convert_old_file(path: Path) -> None:
+    """Rewrite an .h5 with a group per pair as a journal; a journal stays as it is."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as store:
+            if "identity" not in store.attrs:
+                return
+            records = {
+                _key(str(group.attrs["name"])): _record(group, group.attrs, str(group.attrs["fingerprint"]))
+                for group in store.values()
+            }
+    except OSError as error:
+        raise DataError(f"{path} is missing or damaged; use --no-resume to compute it again") from error
+    with atomic_write(path) as temporary:
+        temporary.unlink()
+        journal = PairJournal(temporary)
+        journal.append(records)
+        journal.finish()
+        journal.close()
+
+
+def _read_old_parts(folder: Path) -> dict[tuple[str, str], Record]:
+    """Records of the whole part files; one that a power cut left unreadable is computed again."""
+    records = {}
+    for part in sorted(folder.glob("*.npz")):
+        try:
+            with np.load(part, allow_pickle=False) as data:
+                records[_key(str(data["name"]))] = _record(data, data, str(data["fingerprint"]))
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            continue
+    return records
+
+
+# ---- computing
 
 
 def predict(
@@ -160,10 +191,17 @@ def predict(
     """
     todo = store.missing(pairs)
     progress(len(pairs) - len(todo))
-    blocks = _blocks(todo)
+    by_sequence: dict[str, list[EvaluationPair]] = {}
+    for pair in todo:
+        by_sequence.setdefault(pair.sequence, []).append(pair)
+    blocks = list(by_sequence.values())
 
     def work(matcher: PairMatcher, chosen: list[EvaluationPair]) -> None:
-        paths = [_upright_paths(pair, store.folder / "turned") for pair in chosen]
+        folder = store.folder / "turned"
+        paths = [
+            (_upright(pair.image0, pair.turns0, folder), _upright(pair.image1, pair.turns1, folder))
+            for pair in chosen
+        ]
         for pair, found in zip(chosen, timed_matches(matcher, paths, spec.name), strict=True):
             store.add(pair, _turned_back(pair, found))
             progress(1)
@@ -178,15 +216,9 @@ def predict(
         with ThreadPoolExecutor(len(shares)) as pool:
             for done in [pool.submit(work, spec.create(), share) for share in shares]:
                 done.result()
-    store.fold()
+    if len(store.journal):
+        store.journal.finish()
     return len(todo)
-
-
-def _blocks(pairs: Sequence[EvaluationPair]) -> list[list[EvaluationPair]]:
-    blocks: dict[str, list[EvaluationPair]] = {}
-    for pair in pairs:
-        blocks.setdefault(pair.sequence, []).append(pair)
-    return list(blocks.values())
 
 
 def fingerprint(pair: EvaluationPair) -> str:
@@ -198,31 +230,23 @@ def fingerprint(pair: EvaluationPair) -> str:
     return f"{sizes[0]}-{sizes[1]}-{pair.turns0}-{pair.turns1}"
 
 
-def _upright_paths(pair: EvaluationPair, folder: Path) -> tuple[Path, Path]:
-    """The photos, or copies of them set upright where the benchmark says how they were taken."""
-    return _turned_copy(pair.image0, pair.turns0, folder), _turned_copy(pair.image1, pair.turns1, folder)
-
-
-def _turned_copy(path: Path, turns: int, folder: Path) -> Path:
+def _upright(path: Path, turns: int, folder: Path) -> Path:
+    """The photo, or a copy of it set upright where the benchmark says how it was taken."""
     if turns == 0:
         return path
     from PIL import Image
 
     from coam.images import load_image
 
-    target = folder / f"{_key(str(path))}-{turns}.png"
+    target = folder / f"{hashlib.sha256(str(path).encode()).hexdigest()[:24]}-{turns}.png"
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_suffix(".tmp")
-        Image.fromarray(np.rot90(load_image(path).rgb, turns)).save(temporary, format="PNG")
-        os.replace(temporary, target)
+        with atomic_write(target) as temporary:
+            Image.fromarray(np.rot90(load_image(path).rgb, turns)).save(temporary)
     return target
 
 
 def _turned_back(pair: EvaluationPair, matches: Matches) -> Matches:
     """Matches of the upright copies as matches of the photos as stored."""
-    from dataclasses import replace
-
     for turns, side in ((pair.turns0, "0"), (pair.turns1, "1")):
         if turns:
             width, height = getattr(matches, f"size{side}")
@@ -232,63 +256,6 @@ def _turned_back(pair: EvaluationPair, matches: Matches) -> Matches:
     return matches
 
 
-def _key(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:24]
-
-
-def _to_arrays(pair: EvaluationPair, matches: Matches) -> dict[str, Any]:
-    return {
-        "name": np.asarray(pair.name),
-        "fingerprint": np.asarray(fingerprint(pair)),
-        "points0": np.asarray(matches.points0, dtype=np.float32),
-        "points1": np.asarray(matches.points1, dtype=np.float32),
-        "scores": np.asarray(matches.scores, dtype=np.float32),
-        "sizes": np.asarray([*matches.size0, *matches.size1], dtype=np.int64),
-        "overlap": np.asarray(matches.overlap, dtype=np.float64),
-        "seconds": np.asarray(matches.meta.get("seconds", np.nan), dtype=np.float64),
-    }
-
-
-def _write_group(store: Any, key: str, arrays: dict[str, Any]) -> None:
-    if key in store:
-        del store[key]
-    group = store.create_group(key)
-    for name in ("points0", "points1", "scores"):
-        group.create_dataset(name, data=arrays[name])
-    group.attrs["name"], group.attrs["fingerprint"] = str(arrays["name"]), str(arrays["fingerprint"])
-    group.attrs["sizes"] = arrays["sizes"]
-    group.attrs["overlap"], group.attrs["seconds"] = float(arrays["overlap"]), float(arrays["seconds"])
-
-
-def _from_group(group: Any) -> Matches:
-    sizes = [int(v) for v in group.attrs["sizes"]]
-    points0, points1, scores = (np.asarray(group[name]) for name in ("points0", "points1", "scores"))
-    none = np.full(len(scores), -1, dtype=np.int64)
-    return Matches(
-        points0, points1, scores, none, none, (sizes[0], sizes[1]), (sizes[2], sizes[3]),
-        overlap=float(group.attrs["overlap"]), meta={"seconds": float(group.attrs["seconds"])},
-    )  # fmt: skip
-
-
-def _pair_name(group: Any) -> str:
-    return str(group.attrs["name"])
-
-
-def _open(path: Path) -> Any:
-    import h5py
-
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path} is missing or damaged; use --no-resume to compute it again") from error
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
     """Human-readable list of what changed between two JSON values."""
     if isinstance(before, dict) and isinstance(now, dict):
@@ -296,9 +263,5 @@ def _differences(before: Any, now: Any, where: str = "") -> list[str]:
         for key in sorted(set(before) | set(now)):
             found += _differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
         return found
-    return [] if before == now else [f"{where}: {_short(before)} -> {_short(now)}"]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 20 else text[:16] + "..."
+    texts = (text if len(text) <= 20 else text[:16] + "..." for text in map(json.dumps, (before, now)))
+    return [] if before == now else [f"{where}: {' -> '.join(texts)}"]

@@ -1,4 +1,4 @@
-"""Predictions first, figures second: one matcher on one benchmark of photo pairs, and its report."""
+"""What a benchmark declares, and one matcher on it: matches first (cached), figures second, then a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import math
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,71 +17,137 @@ from typing import Any
 import numpy as np
 
 from coam import __version__
-from coam.errors import DataError
-from coam.evaluation.matchers import MatcherSpec, spec_of, timed_matches
+from coam.errors import ConfigError, DataError
+from coam.evaluation.matchers.by_name import MatcherSpec, spec_of, timed_matches
+from coam.evaluation.metrics.tables import (
+    CurveMaker,
+    Figure,
+    Row,
+    json_ready,
+    per_sequence,
+    ranked,
+    summarise,
+)
 from coam.evaluation.pairs import Array, EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, Progress, predict
-from coam.evaluation.summary import Figure, Row, json_ready, per_sequence, ranked, summarise
+from coam.store import atomic as store
 from coam.types import Matches
 
 REPORT = "report.json"
-Curve = dict[str, list[tuple[float, float]]]  # label -> (x, y) points
-
-
-# Figures of one pair from its matches: score(pair, matches, **settings)
-ScorePair = Callable[..., Row]
+# Options that the command of a benchmark with `score` shares with others; see coam/cli/eval.py.
+PER_PAIR = ("limit", "workers", "resume", "max_matches", "preset")
+Report = dict[str, Any]  # the content of report.json
 
 
 @dataclass(frozen=True)
-class PairBenchmark:
-    """A benchmark in which a matcher sees pairs of photos and each pair is scored alone."""
+class Option:
+    """An option of a benchmark's command."""
+
+    name: str  # parameter of the function that takes it, and --name
+    type: Any  # bool, str, Path, Path | None, ...
+    default: Any  # `...`: it must be given
+    help: str
+    flags: tuple[str, ...] = ()  # what to type instead of --name
+    min: float | None = None  # of a number
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The declaration of a benchmark: its command and its report are made from this.
+
+    Exactly one of `score`, `measure` and `run` measures:
+
+    - score(pair, matches, **settings) -> Row: one pair from its matches, which are cached.
+    - measure(matcher, pairs, progress, **options) -> [Row]: all pairs, from more than matches.
+    - run(loaded, spec, folder, *, say, **options) -> Report: scenes; it writes its report itself.
+    """
 
     name: str
-    protocol: str  # how it is measured and where that comes from, in prose
-    score: ScorePair
-    figures: tuple[Figure, ...]
-    rank_by: str  # entry of the rows that orders pairs from worst to best
-    rank_higher_is_better: bool
+    load: Callable[..., Any]  # load(root, **options) -> list[EvaluationPair], or what `run` takes
+    options: tuple[Option, ...] = ()  # of `load`
+    score: Callable[..., Row] | None = None
+    measure: Callable[..., list[Row]] | None = None
+    run: Callable[..., Report] | None = None
+    run_options: tuple[Option | str, ...] = ()  # of `measure` or `run`: own ones, or names of shared ones
+    shared: tuple[str, ...] = PER_PAIR  # shared options that apply, beside those that every command has
+    max_matches: int | None = None  # default of --max-matches; None: the matcher's own
+    labelled_by: str = "root"  # the option whose folder names the results
+
+    # Reports of pairs (`score`, `measure`)
+    figures: tuple[Figure, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)  # defaults of what `score` takes further
+    rank_by: str = ""  # entry of the rows that orders pairs from worst to best
+    rank_higher_is_better: bool = True
     match_errors: Callable[[EvaluationPair, Matches], Array] | None = None  # pixels (N,), for pictures
     correct_below: float = 3.0  # pixels below which a picture shows a match as correct
-    curves: Callable[[Sequence[EvaluationPair], Sequence[Row]], Curve] | None = None
+    curves: CurveMaker | None = None
     curve_axes: tuple[str, str] = ("", "")
-    settings: dict[str, Any] = field(
-        default_factory=dict
-    )  # defaults of what `score` takes besides pair and matches
+
+    # Reports of scenes (`run`)
+    text: Callable[[Report], str] | None = None  # the report for a terminal
+    result: str = ""  # entry of the report that --json prints
+
+    def __post_init__(self) -> None:
+        if sum(function is not None for function in (self.score, self.measure, self.run)) != 1:
+            raise ValueError(f"{self.name}: declare exactly one of score, measure and run")
+        if self.run is None and not (self.figures and self.rank_by):
+            raise ValueError(f"{self.name}: a benchmark of pairs declares figures and rank_by")
+
+    @property
+    def protocol(self) -> str:
+        """How it is measured and where that comes from: the docstring of the file that has `load`."""
+        return inspect.cleandoc(sys.modules[self.load.__module__].__doc__ or "")
+
+    def score_pair(self, pair: EvaluationPair, matches: Matches, settings: dict[str, Any]) -> Row:
+        """The figures of one pair from its matches."""
+        if self.score is None:
+            raise ConfigError(f"{self.name} is not measured on matches alone; use `evaluate`")
+        return self.score(pair, matches, **settings)
 
 
 def evaluate(
-    benchmark: PairBenchmark,
+    benchmark: Benchmark,
     pairs: Sequence[EvaluationPair],
     spec: MatcherSpec,
     output: Path,
     *,
     settings: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     limit: int | None = None,
     workers: int = 1,
     resume: bool = True,
     resamples: int = 1000,
     progress: Progress = lambda done: None,
-) -> dict[str, Any]:
-    """Match the pairs (or take the cached matches), score them, write OUTPUT/report.json and return its
-    content.
+) -> Report:
+    """Match the pairs (or take cached matches), score them, write OUTPUT/report.json and return its content.
 
     `settings` change the scoring only (estimator, threshold): the matches are not computed again for them.
+    `options` go to the benchmark's `measure`, which caches nothing.
     """
     chosen = limit_pairs(pairs, limit)
     applied = benchmark.settings | (settings or {})
-    store = PredictionStore(output, spec.identity | {"benchmark": benchmark.name}, resume=resume)
-    computed = predict(chosen, spec, store, workers=workers, progress=progress)
-    rows, seconds = score_cached(benchmark, chosen, store, applied)
+    rows: list[Row] = []
+    seconds: list[float] = []
+    computed = len(chosen)
+    if benchmark.measure is not None:
+        rows = benchmark.measure(spec.create(), chosen, progress, **(options or {}))
+    else:
+        predictions = PredictionStore(output, spec.identity | {"benchmark": benchmark.name}, resume=resume)
+        computed = predict(chosen, spec, predictions, workers=workers, progress=progress)
+        for pair, matches in zip(chosen, predictions.read(chosen), strict=True):
+            rows.append(benchmark.score_pair(pair, matches, applied))
+            seconds.append(float(matches.meta["seconds"]))
     report = build_report(benchmark, chosen, rows, spec, applied, available=len(pairs), resamples=resamples)
-    report["run"] = {"computed_now": computed, "median_seconds_per_pair": _median(seconds)}
+    finite = [value for value in seconds if math.isfinite(value)]
+    median = float(np.median(finite)) if finite else math.nan
+    report["run"] = {"computed_now": computed, "median_seconds_per_pair": median}
     write_json(output / REPORT, report)
     return report
 
 
 def build_report(
-    benchmark: PairBenchmark,
+    benchmark: Benchmark,
     pairs: Sequence[EvaluationPair],
     rows: Sequence[Row],
     spec: MatcherSpec,
@@ -87,15 +155,16 @@ def build_report(
     *,
     available: int,
     resamples: int = 1000,
-) -> dict[str, Any]:
+) -> Report:
     """Everything that follows from the rows: tables, curves, ranking, and what was run on what."""
     higher = benchmark.rank_higher_is_better
     return {
         "benchmark": benchmark.name,
-        "protocol": inspect.cleandoc(benchmark.protocol),
+        "protocol": benchmark.protocol,
         "matcher": spec.identity | {"licence": spec.licence},
         "settings": settings,
         "pairs_available": available,
+        "kinds": {figure.name: figure.kind for figure in benchmark.figures},
         "tables": summarise(pairs, rows, benchmark.figures, resamples=resamples),
         "curves": benchmark.curves(pairs, rows) if benchmark.curves else {},
         "curve_axes": benchmark.curve_axes,
@@ -114,7 +183,7 @@ def build_report(
 
 
 def measure(
-    benchmark: PairBenchmark, pairs: Sequence[EvaluationPair], matcher: Any, **settings: Any
+    benchmark: Benchmark, pairs: Sequence[EvaluationPair], matcher: Any, **settings: Any
 ) -> dict[str, dict[str, float]]:
     """subset -> figure -> value, at once and without any file: for use while training.
 
@@ -123,28 +192,9 @@ def measure(
     applied = benchmark.settings | settings
     ready = spec_of(matcher).create()
     found = timed_matches(ready, [(pair.image0, pair.image1) for pair in pairs], "the matcher")
-    rows = [benchmark.score(pair, matches, **applied) for pair, matches in zip(pairs, found, strict=True)]
+    rows = [benchmark.score_pair(*each, applied) for each in zip(pairs, found, strict=True)]
     tables = summarise(pairs, rows, benchmark.figures, resamples=0)
     return {s: {name: entry["value"] for name, entry in figures.items()} for s, figures in tables.items()}
-
-
-def score_cached(
-    benchmark: PairBenchmark,
-    pairs: Sequence[EvaluationPair],
-    store: PredictionStore,
-    settings: dict[str, Any],
-) -> tuple[list[Row], list[float]]:
-    """Rows and seconds of the pairs from cached matches alone."""
-    rows, seconds = [], []
-    for pair, matches in zip(pairs, store.read(pairs), strict=True):
-        rows.append(benchmark.score(pair, matches, **settings))
-        seconds.append(float(matches.meta.get("seconds", math.nan)))
-    return rows, seconds
-
-
-def _median(values: Sequence[float]) -> float:
-    finite = [v for v in values if math.isfinite(v)]
-    return float(np.median(finite)) if finite else math.nan
 
 
 def encode_row(row: Row) -> dict[str, float | str]:
@@ -152,19 +202,12 @@ def encode_row(row: Row) -> dict[str, float | str]:
     return {key: float(value) if math.isfinite(value) else str(float(value)) for key, value in row.items()}
 
 
-def decode_row(row: dict[str, Any]) -> Row:
-    """What `encode_row` wrote."""
-    return {key: float(value) for key, value in row.items()}
-
-
 def write_json(path: Path, value: Any) -> None:
-    """Plain JSON (nan and infinities as null), written under a temporary name and renamed."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(json_ready(value), indent=1) + "\n")
-    os.replace(temporary, path)
+    """Plain JSON (nan and infinities as null), whole or not at all."""
+    store.write_json(path, json_ready(value), indent=1)
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> Report:
     """The report of an evaluation folder (or of a report.json)."""
     file = path / REPORT if path.is_dir() else path
     try:
@@ -180,33 +223,21 @@ def environment() -> dict[str, Any]:
     """The machine and versions, without host name, user or paths."""
     from importlib.metadata import PackageNotFoundError, version
 
+    import torch
+
     versions = {"coam": __version__}
     for package in ("torch", "numpy", "opencv-python-headless", "poselib", "pycolmap", "kornia"):
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    processor = platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line for line in lines if line.startswith("model name")).split(":", 1)[1].strip()
     return {
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
-        "gpu": _gpu(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-
-
-def _gpu() -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

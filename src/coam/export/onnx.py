@@ -10,16 +10,17 @@ import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coam.errors import CoamError, MissingExtraError
+from coam.errors import CoamError, import_extra
 from coam.models.folding import fold_batch_norm
+from coam.models.network import DescriptorNetwork
 from coam.models.outputs import EncodedImage
-from coam.models.registry import DescriptorModel, ModelFile
+from coam.models.registry import ModelFile
+from coam.store.atomic import atomic_write
 
 OPSET = 17
 STRIDES = (2, 4, 8, 16, 32)
@@ -41,7 +42,7 @@ class Exported:
 
 
 class _Encode(nn.Module):
-    def __init__(self, model: DescriptorModel) -> None:
+    def __init__(self, model: DescriptorNetwork) -> None:
         super().__init__()
         self.model = model
 
@@ -49,18 +50,12 @@ class _Encode(nn.Module):
         return self.model.encode(image).levels
 
 
-class _Decode(nn.Module):
-    def __init__(self, model: DescriptorModel) -> None:
-        super().__init__()
-        self.model = model
-
+class _Decode(_Encode):
     def forward(self, *levels: Tensor) -> tuple[Tensor, ...]:
         half = len(levels) // 2
         a, b = EncodedImage(levels[:half], _NO_PADDING), EncodedImage(levels[half:], _NO_PADDING)
-        outputs: list[Tensor] = []
-        for dense in self.model.decode(a, b):
-            outputs += [part for part in (dense.descriptors, dense.score, dense.fine) if part is not None]
-        return tuple(outputs)
+        parts = [(dense.descriptors, dense.score, dense.fine) for dense in self.model.decode(a, b)]
+        return tuple(part for dense in parts for part in dense if part is not None)
 
 
 def level_names(levels: int) -> list[str]:
@@ -69,12 +64,9 @@ def level_names(levels: int) -> list[str]:
 
 
 @torch.no_grad()
-def export_graphs(model: DescriptorModel) -> Exported:
+def export_graphs(model: DescriptorNetwork) -> Exported:
     """Both graphs of a network, float32."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtraError("onnx", "onnx") from error
+    onnx = import_extra("onnx", "onnx")
     folded = fold_batch_norm(model).float().cpu()
     # Two sizes: nothing in the decode graph may depend on the images having the same one.
     images = [torch.rand(1, 3, 96, 128), torch.rand(1, 3, 128, 64)]
@@ -118,9 +110,9 @@ def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
         "name": file.name,
         "architecture": file.architecture,
         "sha256": file.sha256,
-        "stride": str(file.model.stride),
+        "stride": str(file.model.capabilities.stride),
         "fine_stride": str(graphs.fine_stride),
-        "temperature": str(file.model.temperature.item()),
+        "temperature": str(file.model.logit_scale.item()),
         "card": json.dumps(file.card),
     }
     paths = folder / f"{file.name}.encode.onnx", folder / f"{file.name}.decode.onnx"
@@ -128,9 +120,8 @@ def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
         graph = onnx.load_from_string(content)
         onnx.helper.set_model_props(graph, facts)
         onnx.checker.check_model(graph)
-        temporary = path.with_name(path.name + ".tmp")
-        onnx.save(graph, temporary)
-        temporary.replace(path)
+        with atomic_write(path) as temporary:
+            onnx.save(graph, temporary)
     return paths
 
 
@@ -140,25 +131,21 @@ def check_onnx(file: ModelFile, paths: tuple[Path, Path], size: tuple[int, int] 
 
     Raises CoamError where it exceeds `TOLERANCE`.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
+    onnxruntime = import_extra("onnxruntime", "onnx")
     sessions = [onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in paths]
     generator = torch.Generator().manual_seed(0)
     images = [torch.rand(1, 3, *side, generator=generator) for side in (size, (size[1], size[0]))]
     model = file.model.cpu().eval()
     expected = model.decode(*(model.encode(image) for image in images))
-    levels: list[np.ndarray[Any, Any]] = []
-    for image in images:
-        levels += sessions[0].run(None, {IMAGE_NAME: image.numpy()})
+    levels = [level for image in images for level in sessions[0].run(None, {IMAGE_NAME: image.numpy()})]
     given = dict(zip(level_names(len(levels) // 2), levels, strict=True))
     found = sessions[1].run(None, {entry.name: given[entry.name] for entry in sessions[1].get_inputs()})
     half = len(found) // 2
-    worst = 0.0
-    for dense, parts in zip(expected, (found[:half], found[half:]), strict=True):
-        for ours, theirs in zip((dense.descriptors, dense.score), parts, strict=False):
-            worst = max(worst, float(np.abs(ours.numpy() - theirs).max()))
+    worst = max(
+        float(np.abs(ours.numpy() - theirs).max())
+        for dense, parts in zip(expected, (found[:half], found[half:]), strict=True)
+        for ours, theirs in zip((dense.descriptors, dense.score), parts, strict=False)
+    )
     if not worst < TOLERANCE:
         raise CoamError(f"the exported graphs differ from torch by {worst:.2g}; report this with the model")
     return worst

@@ -7,22 +7,24 @@ All functions take and return arrays or tensors (..., 2) of (x, y).
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from coam.tensors import constant
+if TYPE_CHECKING:  # whoever has no tensors need not wait for torch
+    import torch
+    from torch import Tensor
 
-Points = TypeVar("Points", npt.NDArray[np.floating], Tensor)
+Points = TypeVar("Points", npt.NDArray[np.floating], "Tensor")
 
 
 def _like(values: tuple[float, float], points: Points) -> Points:
-    if isinstance(points, Tensor):
-        return constant(values, points.device, points.dtype)
-    return np.asarray(values, dtype=points.dtype)
+    if isinstance(points, np.ndarray):
+        return np.asarray(values, dtype=points.dtype)
+    from coam.tensors import constant
+
+    return constant(values, points.device, points.dtype)
 
 
 def resize_points(points: Points, scale: tuple[float, float]) -> Points:
@@ -45,11 +47,6 @@ def to_unit(points: Tensor, width: int, height: int) -> Tensor:
     return (points + 0.5) * _like((2.0 / width, 2.0 / height), points) - 1.0
 
 
-def from_unit(points: Tensor, width: int, height: int) -> Tensor:
-    """grid_sample's [-1, 1] (align_corners=False) to our pixels of a `width` x `height` image."""
-    return (points + 1.0) * _like((width / 2.0, height / 2.0), points) - 0.5
-
-
 def rotate_points(points: Points, quarter_turns: int, width: int, height: int) -> Points:
     """Where points of a `width` x `height` image land when it is turned counter-clockwise by quarter turns.
 
@@ -62,13 +59,23 @@ def rotate_points(points: Points, quarter_turns: int, width: int, height: int) -
         2: (width - 1 - x, height - 1 - y),
         3: (height - 1 - y, x),
     }[quarter_turns % 4]
-    if isinstance(points, Tensor):
-        return torch.stack(list(turned), dim=-1)
-    return np.stack(list(turned), axis=-1)
+    if isinstance(points, np.ndarray):
+        return np.stack(turned, axis=-1)
+    import torch
+
+    return torch.stack(turned, dim=-1)
 
 
-def cell_centres(columns: int, rows: int, stride: float, device: torch.device | None = None) -> Tensor:
-    """Pixel positions (rows * columns, 2) of the cells of a feature map with `stride`, row by row."""
-    x = (torch.arange(columns, device=device, dtype=torch.float32) + 0.5) * stride - 0.5
-    y = (torch.arange(rows, device=device, dtype=torch.float32) + 0.5) * stride - 0.5
+def cell_centres(
+    columns: int, rows: int, stride: float | tuple[float, float], device: torch.device | None = None
+) -> Tensor:
+    """Pixel positions (rows * columns, 2) of the cells of a map, row by row.
+
+    stride: pixels between cells, in x and y where they differ.
+    """
+    import torch
+
+    across, down = stride if isinstance(stride, tuple) else (stride, stride)
+    x = (torch.arange(columns, device=device, dtype=torch.float32) + 0.5) * across - 0.5
+    y = (torch.arange(rows, device=device, dtype=torch.float32) + 0.5) * down - 0.5
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)

@@ -79,3 +79,21 @@ def sampson_distance(points0: npt.ArrayLike, points1: npt.ArrayLike, fundamental
     """Sampson distance in pixels (N,): first-order distance to the nearest pair that obeys F exactly."""
     normal1, normal0, residual = _lines_and_residual(points0, points1, fundamental)
     return np.asarray(np.abs(residual) / np.sqrt(normal0 + normal1 + np.finfo(np.float64).tiny))
+
+
+def cheirality(
+    rays0: Array, rays1: Array, rotation: Array, translation: Array, parallel: float
+) -> npt.NDArray[np.bool_]:
+    """Cheirality (N,): which rays of two cameras meet before both, or are too nearly parallel to say.
+
+    rays0, rays1 (N, 3) in camera coordinates; parallel: radians. When a camera moves forward all epipolar
+    lines run through one point whatever the order of the photos: only this tells ahead from behind.
+    """
+    first, second = rays0 @ rotation.T, rays1
+    normal = np.cross(first, second)
+    # depth1 second = depth0 first + translation; their signs are enough
+    depth0 = -(np.cross(translation, second) * normal).sum(1)
+    depth1 = -(np.cross(translation, first) * normal).sum(1)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    far = np.linalg.norm(normal, axis=1) < parallel * lengths
+    return np.asarray(far | ((depth0 > 0) & (depth1 > 0)), np.bool_)

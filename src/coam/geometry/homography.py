@@ -21,6 +21,12 @@ def apply_homography(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
     return np.asarray(result)
 
 
+def depth_under(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
+    """Third coordinate (N,) of points (N, 2) mapped by a homography; its sign: the side of infinity."""
+    matrix = np.asarray(homography, dtype=np.float64)
+    return np.asarray(np.asarray(points) @ matrix[2, :2] + matrix[2, 2], dtype=np.float64)
+
+
 def scaled_homography(
     homography: npt.ArrayLike, scale0: tuple[float, float], scale1: tuple[float, float]
 ) -> Array:

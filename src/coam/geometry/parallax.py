@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, depth_under
 
 Array = npt.NDArray[np.float64]
 
@@ -32,9 +32,8 @@ def off_plane(
     the one counts that leaves the least, and only if at least `fewest` and the share `chance` agree.
     """
     plane = apply_homography(homography, points0)
-    in_front = points0 @ homography[2, :2] + homography[2, 2] > 0
     away = np.linalg.norm(plane - points1, axis=1) > plane_tolerance
-    off = np.flatnonzero(away & in_front)
+    off = np.flatnonzero(away & (depth_under(homography, points0) > 0))
     if len(off) < max(fewest, 2):
         return off[:0]
     scale = max(1.0, float(np.abs(points1[off]).max()))  # a line's numbers should be of one size

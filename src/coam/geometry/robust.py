@@ -7,7 +7,7 @@ inlier mask (N,), and returns None instead of raising where the points do not de
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,19 @@ HOMOGRAPHY_OPTIONS = RansacOptions(threshold=3.0)
 PLANE_THRESHOLDS = 3.0  # a plane in the world is not as flat as a pose is exact
 
 
+class _Kind(NamedTuple):
+    """A model that is estimated from pixels alone."""
+
+    minimum: int  # matches that determine it
+    opencv: str  # names of the functions, and of PoseLib's threshold
+    poselib: str
+    poselib_threshold: str
+
+
+_HOMOGRAPHY = _Kind(4, "findHomography", "estimate_homography", "max_reproj_error")
+_FUNDAMENTAL = _Kind(8, "findFundamentalMat", "estimate_fundamental", "max_epipolar_error")
+
+
 def estimate_homography(
     points0: npt.ArrayLike,
     points1: npt.ArrayLike,
@@ -62,17 +75,7 @@ def estimate_homography(
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Homography 0 -> 1 from matches with outliers; the threshold is on the transfer error in pixels."""
-    chosen = _choose(estimator)
-    xy0, xy1, usable = _clean(points0, points1)
-    if _distinct(xy0, xy1) < 4:
-        return None
-    if chosen == "poselib":
-        matrix, mask = _poselib_call(
-            "estimate_homography", xy0, xy1, _poselib_options(options, "max_reproj_error")
-        )
-    else:
-        matrix, mask = _opencv_call("findHomography", xy0, xy1, _usac(options, options.threshold))
-    return _model(matrix, mask, usable)
+    return _estimate(points0, points1, options, estimator, _HOMOGRAPHY)
 
 
 def estimate_fundamental(
@@ -82,16 +85,25 @@ def estimate_fundamental(
     estimator: Estimator = "opencv",
 ) -> RobustModel | None:
     """Fundamental matrix (x1^T F x0 = 0) from matches with outliers; the threshold is in pixels."""
+    return _estimate(points0, points1, options, estimator, _FUNDAMENTAL)
+
+
+def _estimate(
+    points0: npt.ArrayLike,
+    points1: npt.ArrayLike,
+    options: RansacOptions,
+    estimator: Estimator,
+    kind: _Kind,
+) -> RobustModel | None:
     chosen = _choose(estimator)
     xy0, xy1, usable = _clean(points0, points1)
-    if _distinct(xy0, xy1) < 8:
+    if _distinct(xy0, xy1) < kind.minimum:
         return None
     if chosen == "poselib":
-        matrix, mask = _poselib_call(
-            "estimate_fundamental", xy0, xy1, _poselib_options(options, "max_epipolar_error")
-        )
+        settings = _poselib_options(options, kind.poselib_threshold)
+        matrix, mask = _poselib_call(kind.poselib, xy0, xy1, settings)
     else:
-        matrix, mask = _opencv_call("findFundamentalMat", xy0, xy1, _usac(options, options.threshold))
+        matrix, mask = _opencv_call(kind.opencv, xy0, xy1, _usac(options, options.threshold))
     return _model(matrix, mask, usable)
 
 

@@ -1,4 +1,7 @@
-"""Losses that make descriptors of corresponding points alike and all others different."""
+"""Losses of pairs with known correspondences: descriptors, and the fine stage.
+
+Descriptors of corresponding points become alike and all others different.
+"""
 
 from __future__ import annotations
 
@@ -47,23 +50,37 @@ def hinge(
 
 
 def info_nce(
-    positive: Tensor, negative: Tensor, allowed: Tensor, valid: Tensor, temperature: float | Tensor = 20.0
+    positive: Tensor, negative: Tensor, allowed: Tensor, valid: Tensor, logit_scale: float | Tensor = 20.0
 ) -> Tensor:
     """InfoNCE of the appendix: cross entropy of the positive against its negatives; shapes as in `hinge`."""
-    wrong = (negative * temperature).masked_fill(~allowed, -1e4)
-    logits = torch.cat([positive.unsqueeze(-1) * temperature, wrong], dim=-1)
+    wrong = (negative * logit_scale).masked_fill(~allowed, -1e4)
+    logits = torch.cat([positive.unsqueeze(-1) * logit_scale, wrong], dim=-1)
     return pair_mean(-logits.log_softmax(dim=-1)[..., 0], valid)
 
 
 def dual_softmax(
-    descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, temperature: float | Tensor = 20.0
+    descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, logit_scale: float | Tensor = 20.0
 ) -> Tensor:
     """Row and column cross entropy of the matrix of sampled points (B, L, D), (B, L, D); valid (B, L)."""
-    logits = temperature * descriptors0 @ descriptors1.transpose(1, 2)
+    logits = logit_scale * descriptors0 @ descriptors1.transpose(1, 2)
     logits = logits.masked_fill(~(valid.unsqueeze(1) & valid.unsqueeze(2)), -1e4)
     rows = logits.log_softmax(dim=2).diagonal(dim1=1, dim2=2)
     columns = logits.log_softmax(dim=1).diagonal(dim1=1, dim2=2)
     return pair_mean(-(rows + columns) / 2, valid)
+
+
+def cells_around(position: Tensor, columns: int, rows: int, radius: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The square of S = (2 radius + 1)^2 cells around positions (B, L, 2), all in units of cells.
+
+    Returns the cells (B, L, S, 2) as x, y; which lie inside the grid (B, L, S); the index of each, or of the
+    nearest inside, (B, L, S) int64.
+    """
+    reach = torch.arange(-radius, radius + 1, device=position.device, dtype=position.dtype)
+    steps = torch.stack(torch.meshgrid(reach, reach, indexing="xy"), dim=-1).reshape(-1, 2)
+    cells = position.round().unsqueeze(2) + steps
+    inside = ((cells >= 0) & (cells < constant((columns, rows), cells.device))).all(dim=-1)
+    x, y = cells[..., 0].clamp(0, columns - 1), cells[..., 1].clamp(0, rows - 1)
+    return cells, inside, (y * columns + x).long()
 
 
 def cell_targets(
@@ -75,16 +92,11 @@ def cell_targets(
     (B, L, 9) that sums to 1; neighbours outside the grid weigh nothing.
     """
     position = (points + 0.5) / stride - 0.5
-    centre = position.round()
-    reach = torch.arange(-1, 2, device=points.device, dtype=points.dtype)
-    steps = torch.stack(torch.meshgrid(reach, reach, indexing="xy"), dim=-1).reshape(-1, 2)
-    cells = centre.unsqueeze(2) + steps
+    cells, inside, index = cells_around(position, columns, rows, 1)
     squared = (cells - position.unsqueeze(2)).square().sum(dim=-1)
-    inside = ((cells >= 0) & (cells < constant((columns, rows), cells.device))).all(dim=-1)
     logits = -squared / (2 * spread.view(-1, 1, 1) ** 2)
     weight = torch.where(inside, logits, torch.full_like(logits, -1e4)).softmax(dim=-1)
-    x, y = cells[..., 0].clamp(0, columns - 1), cells[..., 1].clamp(0, rows - 1)
-    return (y * columns + x).long(), weight
+    return index, weight
 
 
 def grid_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
@@ -93,9 +105,9 @@ def grid_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor, valid: Ten
     return pair_mean(logits.logsumexp(dim=-1) - wanted, valid)
 
 
-def grid_logits(query: Tensor, feature_map: Tensor, temperature: float | Tensor) -> Tensor:
+def grid_logits(query: Tensor, feature_map: Tensor, logit_scale: float | Tensor) -> Tensor:
     """Similarities (B, L, H * W), float32, of queries (B, L, D) with every cell of a map (B, D, H, W)."""
-    return torch.bmm(query, feature_map.flatten(2)).float() * temperature
+    return torch.bmm(query, feature_map.flatten(2)).float() * logit_scale
 
 
 def sample(feature_map: Tensor, points: Tensor, stride: float) -> Tensor:
@@ -105,3 +117,48 @@ def sample(feature_map: Tensor, points: Tensor, stride: float) -> Tensor:
     unit = (points + 0.5) * constant((2.0 / (columns * stride), 2.0 / (rows * stride)), points.device) - 1.0
     values = F.grid_sample(feature_map, unit.unsqueeze(1), align_corners=False, padding_mode="border")
     return values[:, :, 0].transpose(1, 2)
+
+
+# ---- sub-pixel refinement (the fine stage), in pixels
+
+
+def window(feature_map: Tensor, centre: Tensor, stride: float, radius: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Features in a square of cells around positions.
+
+    feature_map (B, F, H, W), centre (B, L, 2) pixels. Returns features (B, L, S, F), pixel positions
+    (B, L, S, 2) and a mask (B, L, S) of cells inside the map; S = (2 radius + 1)^2.
+    """
+    rows, columns = feature_map.shape[-2:]
+    cells, inside, address = cells_around((centre + 0.5) / stride - 0.5, columns, rows, radius)
+    flat = feature_map.flatten(2).transpose(1, 2)
+    batch = torch.arange(len(flat), device=flat.device).view(-1, 1, 1)
+    return flat[batch, address], (cells + 0.5) * stride - 0.5, inside
+
+
+def fine_loss(
+    query: Tensor,
+    feature_map: Tensor,
+    centre: Tensor,
+    truth: Tensor,
+    valid: Tensor,
+    stride: float,
+    radius: int,
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy over the window plus the distance of the expected position from the truth.
+
+    query (B, L, F): fine features of the points; centre (B, L, 2): where the coarse stage would look; truth
+    (B, L, 2). Returns the loss and the mean error in pixels (detached).
+    """
+    features, positions, inside = window(feature_map, centre, stride, radius)
+    logits = torch.einsum("blf,blsf->bls", query.float(), features.float()) / query.shape[-1] ** 0.5
+    logits = logits.masked_fill(~inside, -1e4)
+    log_weight = logits.log_softmax(dim=-1)
+    off = (positions - truth.unsqueeze(2)) / stride
+    target = torch.where(inside, -off.square().sum(dim=-1) / (2 * 0.45**2), torch.full_like(logits, -1e4))
+    target = target.softmax(dim=-1)
+    reachable = valid & (off.abs().amax(dim=-1).amin(dim=-1) <= 0.75)
+    entropy = -(target * log_weight).sum(dim=-1)
+    expected = (log_weight.exp().unsqueeze(-1) * positions).sum(dim=2)
+    error = (expected - truth).norm(dim=-1)
+    robust = torch.where(error < 1.0, 0.5 * error.square(), error - 0.5)
+    return pair_mean(entropy + robust, reachable), masked_mean(error, reachable).detach()

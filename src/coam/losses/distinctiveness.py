@@ -1,4 +1,4 @@
-"""What the distinctiveness score should say."""
+"""Targets and losses of the distinctiveness score."""
 
 from __future__ import annotations
 

@@ -1,24 +1,11 @@
-"""Regular positions in an image, and reading feature maps at positions."""
+"""Reading feature maps at positions."""
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from coam.geometry.coordinates import resize_points, to_unit
-
-
-def grid_points(
-    columns: int, rows: int, width: float, height: float, device: torch.device | str | None = None
-) -> Tensor:
-    """Centres (rows * columns, 2) of a columns x rows division of a width x height image, in our pixels.
-
-    Row by row. With columns == width and rows == height these are the pixel centres themselves.
-    """
-    x = (torch.arange(columns, device=device, dtype=torch.float32) + 0.5) * (width / columns) - 0.5
-    y = (torch.arange(rows, device=device, dtype=torch.float32) + 0.5) * (height / rows) - 0.5
-    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
 
 def sample_map(feature_map: Tensor, points: Tensor, stride: float, normalise: bool = False) -> Tensor:

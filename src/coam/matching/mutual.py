@@ -7,32 +7,38 @@ maximum" compares a number with itself and needs no tolerance, whatever the tile
 Ties are decided by the smallest index on both sides: i and j match if j is the first maximum of row i and i
 is the first maximum of column j.
 
-On a CUDA device with Triton the same is done by a fused kernel (`mutual_triton`); COAM_TRITON=0 turns it off.
+On a CUDA device with Triton a fused kernel does the same (`coam.kernels.mutual`); COAM_TRITON=0 turns it off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from coam.fused import can_fuse
-from coam.matching.threads import run_side_by_side
+from coam.tensors import fused_kernels
 
 _TILE_ELEMENTS = 16 * 2**20 - 1  # float32 entries of a tile: under 64 MB
 _CPU_TILE = (512, 2048)  # rows and columns of a tile that is reduced while in the caches
 _GROUP = 128  # row maxima are found per group of columns first: plain maxima are 15 times faster than indexed
 _SAFE_EXPONENT = 70.0  # exp(70), a hundred thousand times it, and exp(-70) are all normal float32
 _WORTH_A_THREAD = 2**22  # entries of the similarity matrix from which shares of it run side by side
+_alone = threading.Lock()  # torch's number of threads belongs to the process
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class MutualMatches:
-    """K pairs that choose each other. Ordered by `index0` as they are found, best first after `top_k`."""
+    """K pairs that choose each other. Ordered by `index0`."""
 
     index0: Tensor  # (K,) int64, positions in descriptors0
     index1: Tensor  # (K,) int64, positions in descriptors1
@@ -54,14 +60,6 @@ class RowChoices:
 
 
 @dataclass(frozen=True)
-class NearestMatches:
-    """For every query the position of its best descriptor."""
-
-    index1: Tensor  # (N,) int64
-    similarity: Tensor  # (N,) float32
-
-
-@dataclass(frozen=True)
 class _Tile:
     """A part of the similarity matrix, alive until the next one is asked for."""
 
@@ -69,14 +67,6 @@ class _Tile:
     columns: slice
     similarity: Tensor  # (R, C)
     groups: Tensor  # (R, G, _GROUP), the same memory; -inf fills the last group
-
-
-def fold_score(descriptors: Tensor, score: Tensor) -> Tensor:
-    """Descriptors (N, D) times their distinctiveness (N,).
-
-    The inner product of two folded descriptors is r_k r_l <d_k, d_l>, eq. 2 of the paper.
-    """
-    return descriptors * score.unsqueeze(-1)
 
 
 @torch.no_grad()
@@ -87,74 +77,48 @@ def mutual_nearest(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None
     (beyond the rounding of the matrix product). The default keeps a chunk's similarities under 64 MB; on a
     CUDA device with Triton it is the fused kernel, which has none.
     """
-    if chunk is None and _can_fuse(descriptors0, descriptors1):
-        from coam.matching.mutual_triton import fused_mutual_nearest
-
-        return fused_mutual_nearest(descriptors0, descriptors1)
-    return _mutual(descriptors0, descriptors1, chunk, None)
+    fused = _fused(descriptors0, descriptors1, None) if chunk is None else None
+    return _mutual(descriptors0, descriptors1, chunk, None) if fused is None else fused
 
 
 @torch.no_grad()
 def dual_softmax_nearest(
-    descriptors0: Tensor, descriptors1: Tensor, temperature: float, chunk: int | None = None
+    descriptors0: Tensor, descriptors1: Tensor, logit_scale: float, chunk: int | None = None
 ) -> MutualMatches:
     """The matches of `mutual_nearest`, each with its dual softmax `probability`, in the same single pass.
 
-    probability(i, j) = softmax over row i times softmax over column j of <d_i, d_j> / temperature.
-    (The paper's "temperature 20" multiplies: give 1 / 20 here.)
+    probability(i, j) = softmax over row i times softmax over column j of logit_scale <d_i, d_j>.
+    (This is what the paper calls its temperature, 20.)
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, not {temperature}")
-    softmax = _Softmax.between(descriptors0, descriptors1, temperature)
-    if chunk is None and softmax.needs_no_shift and _can_fuse(descriptors0, descriptors1):
-        from coam.matching.mutual_triton import fused_mutual_nearest
-
-        return fused_mutual_nearest(descriptors0, descriptors1, temperature)
-    return _mutual(descriptors0, descriptors1, chunk, softmax)
+    if not logit_scale > 0:
+        raise ValueError(f"logit_scale must be positive, not {logit_scale}")
+    softmax = _Softmax.between(descriptors0, descriptors1, logit_scale)
+    fusable = chunk is None and softmax.needs_no_shift
+    fused = _fused(descriptors0, descriptors1, logit_scale) if fusable else None
+    return _mutual(descriptors0, descriptors1, chunk, softmax) if fused is None else fused
 
 
 @torch.no_grad()
-def nearest(queries: Tensor, descriptors1: Tensor, chunk: int | None = None) -> NearestMatches:
-    """The best of descriptors1 (M, D) for each of queries (N, D); the smallest index among equals."""
-    count, others = queries.shape[0], descriptors1.shape[0]
-    if count and not others:
+def nearest(queries: Tensor, descriptors1: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+    """Index and similarity (N,) of the best of descriptors1 (M, D) for each of queries (N, D).
+
+    The smallest index among equals.
+    """
+    if len(queries) and not len(descriptors1):
         raise ValueError("there are no descriptors to choose from")
-    best = _RowMaxima(count, queries.device)
+    best = _RowMaxima(len(queries), queries.device)
     for tile in _tiles(queries, descriptors1, chunk):
         best.take(tile)
-    return NearestMatches(best.index, best.value)
+    return best.index, best.value
 
 
-def top_k(matches: MutualMatches, k: int) -> MutualMatches:
-    """The k best matches, best first, by probability where there is one and by similarity otherwise.
-
-    Equal ones keep their order, so the result is the same on every run.
-    """
-    rank = matches.similarity if matches.probability is None else matches.probability
-    best = torch.sort(rank, descending=True, stable=True).indices[: max(k, 0)]
-    return MutualMatches(
-        matches.index0[best],
-        matches.index1[best],
-        matches.similarity[best],
-        None if matches.probability is None else matches.probability[best],
-    )
-
-
-def _can_fuse(descriptors0: Tensor, descriptors1: Tensor) -> bool:
-    if not can_fuse(descriptors0.device):
-        return False
-    from coam.matching.mutual_triton import is_supported
-
-    return is_supported(descriptors0, descriptors1)
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What some rows, in one piece, contribute to the search."""
-
-    column_best: Tensor  # (M,) maximum of each column over these rows
-    partner: Tensor  # (M,) the row that is a column's first maximum, if it chose this column; else -1
-    sums: _ExponentialSums | None
+def _fused(descriptors0: Tensor, descriptors1: Tensor, logit_scale: float | None) -> MutualMatches | None:
+    """The same by a fused kernel, where there is one that takes these."""
+    kernels = fused_kernels(descriptors0.device)
+    if kernels is None or not kernels.takes_descriptors(descriptors0, descriptors1):
+        return None
+    found: MutualMatches = kernels.fused_mutual_nearest(descriptors0, descriptors1, logit_scale)
+    return found
 
 
 def _mutual(
@@ -165,23 +129,27 @@ def _mutual(
     if softmax is not None and softmax.needs_no_shift:
         factor = softmax.scale  # products are exponents at once: a tile is not multiplied any more
         descriptors0 = descriptors0.float() * factor
-    starts = _share_starts(rows, descriptors1.shape[0], chunk, descriptors0.device.type == "cpu")
-    tasks = [
-        partial(_search, descriptors0[start:end], descriptors1, chunk, softmax, start)
-        for start, end in zip(starts, [*starts[1:], rows], strict=True)
-    ]
-    shares = run_side_by_side(tasks)
-    column_best, partner = shares[0].column_best, shares[0].partner
-    for share in shares[1:]:
+    # Shares of the rows that run side by side: one per thread of torch if that pays.
+    pays = chunk is None and descriptors0.device.type == "cpu" and rows * len(descriptors1) >= _WORTH_A_THREAD
+    threads = torch.get_num_threads() if pays else 1
+    edges = [rows * thread // threads for thread in range(threads + 1)]
+    shares = run_side_by_side(
+        [
+            partial(_search, descriptors0[start:end], descriptors1, chunk, softmax, start)
+            for start, end in pairwise(edges)
+        ]
+    )
+    column_best, partner, _ = shares[0]
+    for best, chosen, _ in shares[1:]:
         # Strictly greater: of equal rows the first wins.
-        improved = share.column_best > column_best
-        column_best = torch.where(improved, share.column_best, column_best)
-        partner = torch.where(improved, share.partner, partner)
+        improved = best > column_best
+        column_best = torch.where(improved, best, column_best)
+        partner = torch.where(improved, chosen, partner)
     index1 = torch.nonzero(partner >= 0).squeeze(1)
     index0, order = torch.sort(partner[index1])
     index1 = index1[order]
     similarity = column_best[index1] / factor
-    sums = _ExponentialSums.joined([share.sums for share in shares if share.sums is not None])
+    sums = _ExponentialSums.joined([part for _, _, part in shares if part is not None])
     return MutualMatches(
         index0, index1, similarity, None if sums is None else sums.probability(index0, index1, similarity)
     )
@@ -190,8 +158,12 @@ def _mutual(
 @torch.no_grad()  # set per thread
 def _search(
     descriptors0: Tensor, descriptors1: Tensor, chunk: int | None, softmax: _Softmax | None, offset: int
-) -> _Share:
-    """The share of descriptors0 (R, D), which are the rows from `offset`."""
+) -> tuple[Tensor, Tensor, _ExponentialSums | None]:
+    """What descriptors0 (R, D), the rows from `offset`, contribute to the search.
+
+    The maximum (M,) of each column over these rows; the row (M,) that is its first maximum, if it chose this
+    column, else -1; the sums of exponentials.
+    """
     rows, columns, device = descriptors0.shape[0], descriptors1.shape[0], descriptors1.device
     of_rows, of_columns = _RowMaxima(rows, device), _ColumnMaxima(columns, device)
     sums = None if softmax is None else _ExponentialSums.of_none(softmax, rows, columns, device)
@@ -202,7 +174,7 @@ def _search(
             sums.take(tile, of_rows.value, of_columns.value)
     height = _tile_height(rows, columns, chunk, device)
     partner = _partners(descriptors0, descriptors1, of_rows, of_columns, height)
-    return _Share(of_columns.value, torch.where(partner >= 0, partner + offset, -1), sums)
+    return of_columns.value, torch.where(partner >= 0, partner + offset, -1), sums
 
 
 def _partners(
@@ -234,31 +206,23 @@ def _first_among_equals(rows: Tensor, columns: Tensor, row: Tensor) -> Tensor:
     return (similarity == own).to(torch.uint8).argmax(dim=0) == row
 
 
-def _share_starts(rows: int, columns: int, chunk: int | None, on_cpu: bool) -> list[int]:
-    """First rows of the shares that run side by side: one per thread of torch if that pays."""
-    threads = torch.get_num_threads() if on_cpu and chunk is None else 1
-    if rows * columns < _WORTH_A_THREAD:
-        threads = 1
-    return [rows * thread // threads for thread in range(threads)]
-
-
 @dataclass(frozen=True)
 class _Softmax:
-    """How exponentials are taken: exp(x / temperature) = 2^(scale x)."""
+    """How exponentials are taken: exp(logit_scale x) = 2^(scale x)."""
 
     scale: float
     needs_no_shift: bool  # float32 holds the exponentials and their sums as they are
 
     @staticmethod
-    def between(descriptors0: Tensor, descriptors1: Tensor, temperature: float) -> _Softmax:
+    def between(descriptors0: Tensor, descriptors1: Tensor, logit_scale: float) -> _Softmax:
         bound = 0.0
         if descriptors0.shape[0] and descriptors1.shape[0]:
             longest = [d.float().norm(dim=1).max() for d in (descriptors0, descriptors1)]
             bound = float(longest[0] * longest[1])  # Cauchy-Schwarz
-        return _Softmax(math.log2(math.e) / temperature, bound / temperature < _SAFE_EXPONENT)
+        return _Softmax(math.log2(math.e) * logit_scale, bound * logit_scale < _SAFE_EXPONENT)
 
     def power(self, value: Tensor, shift: Tensor) -> Tensor:
-        """exp((value - shift) / temperature); torch takes powers of 2 three times as fast as those of e."""
+        """exp(logit_scale (value - shift)); torch takes powers of 2 three times as fast as those of e."""
         return (value - shift).mul_(self.scale).exp2_()
 
 
@@ -397,3 +361,25 @@ def _tiles(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Ite
                 similarity,
                 padded.view(-1, groups, _GROUP),
             )
+
+
+def run_side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Results of the tasks, each run in a thread of its own in which torch uses one core.
+
+    torch cuts each operation into as many parts as it has threads. An operation of a tenth of a millisecond
+    gains nothing from that: waking the other thread takes as long. Two shares of many small operations, each
+    on one core, are done in half the time.
+
+    One task, or a second caller at the same time: they are run here, one after the other. What torch keeps
+    per thread, such as no_grad, the tasks must set themselves.
+    """
+    if len(tasks) == 1 or not _alone.acquire(blocking=False):
+        return [task() for task in tasks]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)  # new threads begin with this number
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            return [future.result() for future in [pool.submit(task) for task in tasks]]
+    finally:
+        torch.set_num_threads(threads)
+        _alone.release()

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -54,30 +52,3 @@ def overlap_probability(statistics: list[float], calibration: dict[str, Any] | N
         return float("nan")
     logit = calibration["bias"] + sum(w * s for w, s in zip(calibration["weights"], statistics, strict=True))
     return 1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, logit))))
-
-
-def fit_calibration(
-    statistics: npt.ArrayLike, same_place: npt.ArrayLike, ridge: float = 1e-2
-) -> dict[str, Any]:
-    """Logistic regression of `same_place` (N,) on `statistics` (N, 4) by Newton's method.
-
-    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the
-    classes can be told apart without error.
-    """
-    x = np.asarray(statistics, dtype=np.float64)
-    y = np.asarray(same_place, dtype=np.float64)
-    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-9
-    design = np.column_stack([(x - mean) / deviation, np.ones(len(x))])
-    weight = np.where(y > 0.5, 0.5 / max(y.sum(), 1), 0.5 / max((1 - y).sum(), 1))
-    penalty = ridge * np.diag([1.0] * x.shape[1] + [0.0])
-    beta = np.zeros(design.shape[1])
-    for _ in range(100):
-        p = 1.0 / (1.0 + np.exp(-design @ beta))
-        gradient = design.T @ (weight * (p - y)) + penalty @ beta
-        hessian = (design * (weight * p * (1 - p))[:, None]).T @ design + penalty + 1e-9 * np.eye(len(beta))
-        step = np.linalg.solve(hessian, gradient)
-        beta -= step
-        if np.abs(step).max() < 1e-9:
-            break
-    weights = beta[:-1] / deviation
-    return {"weights": weights.tolist(), "bias": float(beta[-1] - (weights * mean).sum())}

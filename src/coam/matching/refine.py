@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coam.fused import can_fuse
 from coam.geometry.coordinates import resize_points
 from coam.matching.grid import sample_map
+from coam.tensors import fused_kernels
 
 _GATHER_ELEMENTS = 16 * 2**20 - 1  # float32 entries gathered at a time: under 64 MB
 _FLAT = 1e-12  # curvature or weight below which there is no peak to speak of
@@ -36,7 +36,7 @@ def refine_paper(
     """The refinement of the paper's appendix: mean of 3x3 positions weighted by similarity - local minimum.
 
     query: (K, D) descriptors of the matches in the other image; grid_descriptors: (rows * columns, D) of this
-    one; index: (K,) the matched grid positions; grid: (rows * columns, 2) all positions (`grid_points`).
+    one; index: (K,) the matched grid positions; grid: (rows * columns, 2) all positions (`cell_centres`).
     Neighbours outside the grid are left out. `peak` is the largest weight, `spread` the weighted deviation.
     """
     similarity, neighbour, inside = _neighbour_similarity(query, grid_descriptors, index, columns, rows)
@@ -75,7 +75,8 @@ def refine_quadratic(
     # The match is the best grid position, so its peak lies in its own cell; near a corner the fit overshoots.
     offset = torch.where(is_peak.unsqueeze(1), joint, alone).clamp(-0.5, 0.5)
     height = value[:, 1, 1] + 0.5 * (slope_x * offset[:, 0] + slope_y * offset[:, 1])
-    step = _grid_step(grid, columns, rows)
+    gaps = torch.tensor([max(columns - 1, 1), max(rows - 1, 1)], device=grid.device)
+    step = (grid[-1].float() - grid[0].float()) / gaps
     spread_x = step[0] / (-bend_x).clamp(min=0).sqrt()
     spread_y = step[1] / (-bend_y).clamp(min=0).sqrt()
     return RefinedPoints(grid.float()[index] + offset * step, height, torch.hypot(spread_x, spread_y))
@@ -83,14 +84,14 @@ def refine_quadratic(
 
 @torch.no_grad()
 def refine_softargmax(
-    query: Tensor, fine_map: Tensor, centres: Tensor, stride: float, radius: int, temperature: float
+    query: Tensor, fine_map: Tensor, centres: Tensor, stride: float, radius: int, logit_scale: float
 ) -> RefinedPoints:
     """Expected position in a window of a fine feature map around each coarse match.
 
     query: (K, F) fine features of the matches in the other image; fine_map: (F, H, W) of this image, one cell
     per `stride` pixels; centres: (K, 2) coarse positions in image pixels. The window is a square of
     2 * radius + 1 cells a side around the cell nearest to the centre; cells outside the map get no weight.
-    Weights are the softmax of <query, fine> / temperature. `peak` is the largest weight, `spread` the
+    Weights are the softmax of logit_scale <query, fine>. `peak` is the largest weight, `spread` the
     weighted deviation in pixels.
     """
     height, width = fine_map.shape[1:]
@@ -105,7 +106,7 @@ def refine_softargmax(
     inside = inside.flatten(1)
     address = (window_rows.clamp(0, height - 1) * width + window_columns.clamp(0, width - 1)).flatten(1)
     similarity = _gathered_similarity(query, cells, address)
-    weight = torch.softmax((similarity / temperature).masked_fill(~inside, -torch.inf), dim=1)
+    weight = torch.softmax((similarity * logit_scale).masked_fill(~inside, -torch.inf), dim=1)
     side = len(reach)
     cell_x = window_columns.expand(-1, side, -1).reshape(-1, side * side)
     cell_y = window_rows.expand(-1, -1, side).reshape(-1, side * side)
@@ -115,25 +116,19 @@ def refine_softargmax(
 
 @torch.no_grad()
 def seek(
-    fine0: Tensor,
-    fine1: Tensor,
-    points0: Tensor,
-    near1: Tensor,
-    stride: float,
-    radius: int,
-    temperature: float,
+    fine0: Tensor, fine1: Tensor, points0: Tensor, near1: Tensor, stride: float, radius: int
 ) -> RefinedPoints:
     """Where what fine0 (F, H, W) has at points0 (K, 2) is found in fine1 (F, H, W) around near1 (K, 2).
 
     `refine_softargmax` of sampled features; on a CUDA device with Triton in one kernel.
     """
-    if can_fuse(fine0.device):
-        from coam.matching.refine_triton import fused_seek, is_supported
-
-        if is_supported(fine0, fine1, radius):
-            return fused_seek(fine0, fine1, points0, near1, stride, radius, temperature)
+    logit_scale = float(len(fine0)) ** -0.5  # as in training
+    kernels = fused_kernels(fine0.device)
+    if kernels is not None and kernels.takes_fine_maps(fine0, fine1, radius):
+        fused: RefinedPoints = kernels.fused_seek(fine0, fine1, points0, near1, stride, radius, logit_scale)
+        return fused
     query = sample_map(fine0[None], points0[None], stride)[0]
-    return refine_softargmax(query, fine1, near1, stride, radius, temperature)
+    return refine_softargmax(query, fine1, near1, stride, radius, logit_scale)
 
 
 def _expectation(weight: Tensor, position: Tensor) -> RefinedPoints:
@@ -180,11 +175,3 @@ def _one_axis_top(slope: Tensor, bend: Tensor) -> Tensor:
     """Offset (K,) of the parabola's top in cells; 0 where there is none."""
     top = -slope / torch.where(bend < -_FLAT, bend, -1.0)
     return torch.where(bend < -_FLAT, top, 0.0)
-
-
-def _grid_step(grid: Tensor, columns: int, rows: int) -> Tensor:
-    """Distance (2,) between neighbours of a grid (rows * columns, 2) in x and y."""
-    first = grid[0].float()
-    last = grid[-1].float()
-    gaps = torch.tensor([max(columns - 1, 1), max(rows - 1, 1)], device=grid.device)
-    return (last - first) / gaps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coam.fused import can_fuse
+from coam.tensors import fused_kernels
 
 MOST_COMPARED = 16384  # entries of which all are compared with all: it grows with their square
 
@@ -15,10 +15,10 @@ def rank_within(bins: Tensor, score: Tensor) -> Tensor:
 
     Bins count from 0. Equal scores keep their order, so the result is the same on every run.
     """
-    if can_fuse(score.device) and 0 < len(score) <= MOST_COMPARED:
-        from coam.matching.selection_triton import fused_rank_within
-
-        return fused_rank_within(bins, score)
+    kernels = fused_kernels(score.device)
+    if kernels is not None and 0 < len(score) <= MOST_COMPARED:
+        fused: Tensor = kernels.fused_rank_within(bins, score)
+        return fused
     by_score = torch.sort(score, descending=True, stable=True).indices
     sorted_bins, by_bin = torch.sort(bins[by_score], stable=True)
     first = torch.searchsorted(sorted_bins, sorted_bins)
@@ -28,7 +28,7 @@ def rank_within(bins: Tensor, score: Tensor) -> Tensor:
 
 
 def choose_spread(points: Tensor, score: Tensor, count: int, cell: float, crowding: float) -> Tensor:
-    """Indices (at most `count`,) of the best entries, best score first.
+    """Spatially balanced selection: indices (at most `count`,) of the best entries, best score first.
 
     points (N, 2) fall into square cells of side `cell`; the n-th best entry of a cell counts crowding^n of
     its score when it is decided who is chosen. With crowding = 1 these are simply the best.
@@ -37,7 +37,7 @@ def choose_spread(points: Tensor, score: Tensor, count: int, cell: float, crowdi
     rows = (points[:, 1] / cell).floor().long()
     bins = rows * (columns.max() + 1 if len(columns) else 1) + columns
     worth = score * crowding ** rank_within(bins, score)
-    if can_fuse(score.device) and 0 < len(score) <= MOST_COMPARED:
+    if fused_kernels(score.device) is not None and 0 < len(score) <= MOST_COMPARED:
         return _best_of_worthiest(score, worth, count)
     chosen = torch.sort(worth, descending=True, stable=True).indices[:count]
     return chosen[torch.sort(score[chosen], descending=True, stable=True).indices]

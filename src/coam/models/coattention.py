@@ -1,17 +1,23 @@
 """Co-attention: features of one image gathered, softly, where they answer positions of the other (eq. 1).
 
-`CoAttention` is the paper's module, usable alone and in any U-Net. `AttentionBlock` is the residual,
+`CoAttention` is the paper's module, usable alone and in any U-Net; `CoAttentionLevels` are those of a feature
+pyramid. `AttentionBlock` is the residual,
 multi-head form that the default model stacks; it serves as self-attention (an image looks at itself) and as
 co-attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from coam.models.encoders.base import PYRAMID_STRIDES
+from coam.models.outputs import EncodedImage
+from coam.models.padding import valid_cells
 
 Value = Literal["projected", "raw"]
 
@@ -77,6 +83,41 @@ class CoAttention(nn.Module):
             if valid is not None:
                 logits = logits.masked_fill(~valid, float("-inf"))
             return logits.softmax(dim=-1)
+
+
+class CoAttentionLevels(nn.ModuleDict):
+    """`CoAttention` at those strides of a feature pyramid at which the two images meet, keyed by stride."""
+
+    def __init__(
+        self, channels: tuple[int, ...], projected: Mapping[int, int], value: Value, scale: float | None
+    ) -> None:
+        """`channels` of the pyramid's levels; `projected`: stride -> channels of the projections there."""
+        levels = {s: channels[PYRAMID_STRIDES.index(s)] for s in projected}
+        super().__init__({str(s): CoAttention(levels[s], p, value, scale) for s, p in projected.items()})
+
+    def gathered_channels(self, stride: int) -> int:
+        """Channels that are gathered at a stride; 0 where the images do not meet."""
+        return self._at(stride).out_channels if str(stride) in self else 0
+
+    def gather(self, a: EncodedImage, b: EncodedImage, stride: int) -> list[Tensor]:
+        """Features of A at a stride and, where the images meet there, what they find in B."""
+        own, other = (image.levels[PYRAMID_STRIDES.index(stride)] for image in (a, b))
+        if str(stride) not in self:
+            return [own]
+        return [own, self._at(stride)(own, other, valid_cells(other, b.size, stride))]
+
+    def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
+        """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B, by stride."""
+        maps = {}
+        for stride in map(int, self):
+            own, other = (image.levels[PYRAMID_STRIDES.index(stride)] for image in (a, b))
+            maps[stride] = self._at(stride).attention(own, other, valid_cells(other, b.size, stride))
+        return maps
+
+    def _at(self, stride: int) -> CoAttention:
+        module = self[str(stride)]
+        assert isinstance(module, CoAttention)
+        return module
 
 
 def rotary_angles(height: int, width: int, head_channels: int, device: torch.device) -> Tensor:

@@ -1,6 +1,8 @@
-"""Convolution blocks that turn features back into a dense map."""
+"""Convolution blocks that turn features back into a dense map, and the heads of its distinctiveness score."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -57,3 +59,50 @@ class MergeBlock(nn.Module):
         merged = F.relu_(_add(upsample(self.narrow(coarse)), lateral))
         residual: Tensor = self.convs(merged)
         return _add(residual, merged)
+
+
+class DistinctivenessHead(nn.Module):
+    """The distinctiveness score: how seldom a descriptor is confused with wrong ones in the other image.
+
+    It reads detached features: the score observes the descriptors and never shapes them.
+    """
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Unnormalised features (B, C, H, W) -> logits (B, 1, H, W)."""
+        logits: Tensor = self.layers(features.detach())
+        return logits
+
+
+class PaperDistinctiveness(DistinctivenessHead):
+    """Three blocks of 1x1 convolution (no bias) + batch normalisation, no ReLU between them, then a sigmoid.
+
+    The paper gives the widths as 64 -> 1 -> 1 for three blocks; we read them as 64 -> 64 -> 1 -> 1.
+    """
+
+    def __init__(self, channels: int) -> None:
+        blocks: list[nn.Module] = []
+        for inputs, outputs in pairwise((channels, channels, 1, 1)):
+            blocks += [nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+        super().__init__(*blocks)
+
+
+class Distinctiveness(DistinctivenessHead):
+    """A 3x3 neighbourhood, a hidden layer and one logit per position."""
+
+    def __init__(self, channels: int, hidden: int = 64) -> None:
+        super().__init__(
+            nn.Conv2d(channels, hidden, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(hidden, hidden, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(hidden, 1, 1),
+        )
+
+
+def score_map(head: DistinctivenessHead | None, features: Tensor) -> Tensor:
+    """Scores (B, 1, H, W) in [0, 1] of features (B, C, H, W); without a head 1 everywhere."""
+    return torch.ones_like(features[:, :1]) if head is None else head(features).float().sigmoid()

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from coam.models.encoders.base import Encoder
 from coam.models.encoders.efficientnet import SameStride2Conv
-from coam.models.encoders.timm_encoder import TimmEncoder
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -27,7 +27,7 @@ def fold_batch_norm(network: Network) -> Network:
     """
     folded = copy.deepcopy(network).eval()
     for module in list(folded.modules()):
-        if isinstance(module, TimmEncoder):
+        if isinstance(module, Encoder) and not module.foldable:
             continue
         for (name, layer), (next_name, following) in pairwise(list(module.named_children())):
             if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 ImageSize = tuple[int, int]  # (height, width) of an image tensor before padding
@@ -31,3 +32,18 @@ class DenseDescriptors:
     fine: Tensor | None = None  # (B, F, H / fine_stride, W / fine_stride), for sub-pixel refinement
     fine_stride: int = 2
     coarse: Tensor | None = None  # (B, D, H / 16, W / 16), unit length, where the images met: helps training
+
+
+def group_images(a: EncodedImage, b: EncodedImage) -> list[EncodedImage]:
+    """Images of one size as one batch (half as many, larger operations), others as two."""
+    if a.size != b.size or a.levels[0].shape != b.levels[0].shape:
+        return [a, b]
+    return [EncodedImage(tuple(torch.cat(pair) for pair in zip(a.levels, b.levels, strict=True)), a.size)]
+
+
+def split_group(both: DenseDescriptors) -> tuple[DenseDescriptors, DenseDescriptors]:
+    """The two images of every pair, from one batch of first and second images."""
+    parts = (both.descriptors, both.score, both.fine, both.coarse)
+    halves = zip(*((None, None) if part is None else part.chunk(2) for part in parts), strict=True)
+    first, second = (replace(both, descriptors=d, score=s, fine=f, coarse=c) for d, s, f, c in halves)
+    return first, second

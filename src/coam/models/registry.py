@@ -10,28 +10,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
-from coam.models.capsnet import CAPSNet, CAPSNetConfig
-from coam.models.cdunet import CDUNet, CDUNetConfig
-from coam.models.stacked import StackedCDUNet, StackedConfig
-from coam.storage import write_safetensors
+from coam.models.network import DescriptorNetwork
+from coam.store.tensor_files import read_safetensors, write_safetensors
 
-DescriptorModel = CDUNet | StackedCDUNet | CAPSNet
 FORMAT = "coam-1"
 
-ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
-    "cdunet": (CDUNet, CDUNetConfig),
-    "stacked": (StackedCDUNet, StackedConfig),
-    "capsnet": (CAPSNet, CAPSNetConfig),
+# Architectures by the name that their files carry; imported when one is asked for.
+NETWORKS: dict[str, str] = {
+    "cdunet": "coam.models.cdunet:CDUNet",
+    "stacked": "coam.models.stacked:StackedCDUNet",
+    "capsnet": "coam.capsnet.network:CAPSNet",
 }
 
 # Every name a user may type, with the configuration it starts from when no trained weights are at hand.
@@ -46,13 +44,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 DEFAULT_MODEL = "cdunet-lite1"
 
 Config = TypeVar("Config")
+AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class ModelFile:
     """A network with all that its file says about it."""
 
-    model: DescriptorModel
+    model: DescriptorNetwork
     name: str
     architecture: str
     trained: bool
@@ -69,48 +68,45 @@ def config_from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
-def build_model(architecture: str, config: dict[str, Any]) -> DescriptorModel:
+def import_named(place: str) -> Any:
+    """What a registration "module:name" stands for; its module is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def build_model(architecture: str, config: dict[str, Any]) -> DescriptorNetwork:
     """A network with random weights."""
-    if architecture not in ARCHITECTURES:
-        raise ConfigError(
-            f"there is no architecture {architecture!r}; choose one of {', '.join(ARCHITECTURES)}"
-        )
-    network, kind = ARCHITECTURES[architecture]
-    model: DescriptorModel = network(config_from_dict(kind, config))
-    return model
+    if architecture not in NETWORKS:
+        raise ConfigError(f"there is no architecture {architecture!r}; choose one of {', '.join(NETWORKS)}")
+    network: Callable[[Any], DescriptorNetwork] = import_named(NETWORKS[architecture])
+    return network(config_from_dict(network.Config, config))  # type: ignore[attr-defined]
 
 
 def architecture_of(model: nn.Module) -> str:
     """The name under which `build_model` builds this network."""
-    for name, (network, _) in ARCHITECTURES.items():
-        if type(model) is network:
+    place = f"{type(model).__module__}:{type(model).__name__}"
+    for name, network in NETWORKS.items():
+        if network == place:
             return name
     raise ConfigError(f"{type(model).__name__} is not a registered architecture")
 
 
 def save_model(
-    model: DescriptorModel,
+    model: DescriptorNetwork,
     path: str | Path,
     name: str,
     card: dict[str, Any] | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> Path:
     """Write weights, configuration and card as one .safetensors file (atomically)."""
-    path = Path(path)
-    tensors = {
-        key: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().contiguous()
-        for key, value in model.state_dict().items()
-    }
+    preprocessing = {key: getattr(model.encoder, key).flatten().tolist() for key in ("mean", "std")}
     metadata = {
         "format": FORMAT,
         "name": name,
         "architecture": architecture_of(model),
-        "config": json.dumps(dataclasses.asdict(model.config)),
-        "preprocessing": json.dumps(_preprocessing(model)),
-        "card": json.dumps(card or {}),
+        "preprocessing": json.dumps(preprocessing),
     }
-    write_safetensors(path, tensors, metadata)
-    return path
+    return write_network(path, model, model.config, metadata, card or {}, dtype)
 
 
 def load_model(name_or_path: str | Path = DEFAULT_MODEL) -> ModelFile:
@@ -126,12 +122,8 @@ def load_model(name_or_path: str | Path = DEFAULT_MODEL) -> ModelFile:
     if packaged is not None:
         return _read(packaged)
     architecture, config = MODELS[str(name_or_path)]
-    # A fixed seed, so that an untrained model at least gives the same answer every time; the caller's own
-    # random numbers go on undisturbed.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = build_model(architecture, config)
-    return ModelFile(model.eval(), str(name_or_path), architecture, trained=False)
+    model = untrained(lambda: build_model(architecture, config))
+    return ModelFile(model, str(name_or_path), architecture, trained=False)
 
 
 def packaged_weights(name: str) -> Path | None:
@@ -140,15 +132,65 @@ def packaged_weights(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _preprocessing(model: DescriptorModel) -> dict[str, list[float]]:
-    """What the network subtracts from, and divides, RGB values in [0, 1] by."""
-    return {key: getattr(model.encoder, key).detach().cpu().flatten().tolist() for key in ("mean", "std")}
+def _read(path: Path) -> ModelFile:
+    def build(metadata: dict[str, str], config: dict[str, Any]) -> DescriptorNetwork:
+        model = build_model(metadata["architecture"], config)
+        if "preprocessing" in metadata:
+            values = _json_object(metadata, "preprocessing")
+            for key in ("mean", "std"):
+                buffer: Tensor = getattr(model.encoder, key)
+                buffer.copy_(torch.tensor(values[key], dtype=buffer.dtype).view(1, 3, 1, 1))
+        return model
+
+    model, metadata, card = read_network(path, FORMAT, "coam model", build)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return ModelFile(model, metadata.get("name", path.stem), metadata["architecture"], True, digest, card)
 
 
-def _set_preprocessing(model: DescriptorModel, values: dict[str, Any]) -> None:
-    for key in ("mean", "std"):
-        buffer: Tensor = getattr(model.encoder, key)
-        buffer.copy_(torch.tensor(values[key], dtype=buffer.dtype).view(1, 3, 1, 1))
+# ---- the file of any network
+
+
+def write_network(
+    path: str | Path,
+    network: nn.Module,
+    config: Any,
+    metadata: dict[str, str],
+    card: dict[str, Any],
+    dtype: torch.dtype = torch.float16,
+) -> Path:
+    """Write weights in `dtype` and, as JSON in the metadata, configuration (a dataclass) and card."""
+    tensors = {k: v.to(dtype) if v.is_floating_point() else v for k, v in network.state_dict().items()}
+    described = {"config": json.dumps(dataclasses.asdict(config)), "card": json.dumps(card)}
+    return write_safetensors(path, tensors, metadata | described)
+
+
+def read_network(
+    path: Path, form: str, kind: str, build: Callable[[dict[str, str], dict[str, Any]], AnyNetwork]
+) -> tuple[AnyNetwork, dict[str, str], dict[str, Any]]:
+    """What `write_network` wrote: the network in evaluation mode, the metadata and the card.
+
+    `build` makes the network from metadata and configuration; a file whose format is not `form` is no `kind`.
+    """
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such weights file")
+    state, metadata = read_safetensors(path)
+    if metadata.get("format") != form:
+        raise WeightsError(f"{path}: not a {kind} (its metadata lacks format={form!r})")
+    try:
+        network = build(metadata, _json_object(metadata, "config"))
+        network.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
+        card = _json_object(metadata, "card")
+    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{path}: weights and architecture do not fit ({line}); get it again") from error
+    return network.eval(), metadata, card
+
+
+def untrained(build: Callable[[], AnyNetwork]) -> AnyNetwork:
+    """A network with fixed random weights, so that it at least gives the same answer every time."""
+    with torch.random.fork_rng(devices=[]):  # the caller's own random numbers go on undisturbed
+        torch.manual_seed(0)
+        return build().eval()
 
 
 def _json_object(metadata: dict[str, str], key: str) -> dict[str, Any]:
@@ -156,29 +198,3 @@ def _json_object(metadata: dict[str, str], key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{key} is no JSON object")
     return value
-
-
-def _read(path: Path) -> ModelFile:
-    if not path.is_file():
-        raise WeightsError(f"{path}: no such weights file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            state: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path}: not a readable .safetensors file ({error}); get it again") from error
-    if metadata.get("format") != FORMAT:
-        raise WeightsError(f"{path}: not a coam model (its metadata lacks format={FORMAT!r})")
-    try:
-        config, card = _json_object(metadata, "config"), _json_object(metadata, "card")
-        model = build_model(metadata["architecture"], config)
-        model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
-        if "preprocessing" in metadata:
-            _set_preprocessing(model, _json_object(metadata, "preprocessing"))
-    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise WeightsError(f"{path}: weights and architecture do not fit ({line}); get it again") from error
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return ModelFile(
-        model.eval(), metadata.get("name", path.stem), metadata["architecture"], True, digest, card
-    )

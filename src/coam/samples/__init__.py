@@ -1,4 +1,4 @@
-"""The bundled pictures: a real stereo pair and a rendered place by day and night, with the truth about both.
+"""Bundled samples with ground truth: a real stereo pair, and a rendered place by day and night.
 
     from coam import samples
     pair = samples.motorcycle()

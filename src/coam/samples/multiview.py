@@ -1,4 +1,4 @@
-"""Many views of one place with exact cameras and, for some, true depth."""
+"""A multi-view scene with exact cameras and, for some views, ground-truth depth."""
 
 from __future__ import annotations
 
@@ -9,20 +9,48 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ConfigError
-from coam.samples.colmap_text import (
-    Camera,
-    ImageRecord,
-    PointRecord,
-    Pose,
-    read_cameras,
-    read_images,
-    read_points,
-)
-from coam.samples.sampling import read_png16, sample_smooth
+from coam.errors import ConfigError, DataError
+from coam.geometry.epipolar import cross_matrix
+from coam.samples.sampling import Float64Array, read_png16, sample_smooth
 from coam.types import FloatArray
 
-SAME_SURFACE = 0.03  # depths that differ by at most 3 % are of one surface
+SAME_SURFACE = 0.03  # relative difference up to which two depths are of one surface
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A pinhole camera; its principal point is in our pixels (first pixel centre is (0, 0))."""
+
+    width: int
+    height: int
+    focal: tuple[float, float]
+    principal: tuple[float, float]
+
+    def project(self, points: Float64Array) -> Float64Array:
+        """Pixels (N, 2) of points (N, 3) in camera coordinates; nan behind the camera."""
+        z = np.where(points[:, 2] > 0, points[:, 2], np.nan)
+        return points[:, :2] / z[:, None] * self.focal + self.principal
+
+    def unproject(self, pixels: Float64Array, depth: Float64Array) -> Float64Array:
+        """Points (N, 3) in camera coordinates at `depth` (N,) along the optical axis."""
+        plane = (pixels - self.principal) / np.asarray(self.focal)
+        return np.concatenate([plane, np.ones((len(plane), 1))], axis=1) * depth[:, None]
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Camera from world: x_camera = rotation @ x_world + translation."""
+
+    rotation: Float64Array  # (3, 3)
+    translation: Float64Array  # (3,) metres
+
+    def to_camera(self, points: Float64Array) -> Float64Array:
+        """World points (N, 3) in camera coordinates."""
+        return points @ self.rotation.T + self.translation
+
+    def to_world(self, points: Float64Array) -> Float64Array:
+        """Camera points (N, 3) in world coordinates."""
+        return (points - self.translation) @ self.rotation
 
 
 @dataclass(frozen=True)
@@ -61,15 +89,11 @@ class CourtyardSample:
 
     def camera(self, name: str) -> Camera:
         """The intrinsics of the view `name`."""
-        return self._cameras[self.record(name).camera_id]
+        return self._views[self._known(name, self.names)][0]
 
     def pose(self, name: str) -> Pose:
         """The camera-from-world pose of the view `name`."""
-        return self.record(name).pose
-
-    def record(self, name: str) -> ImageRecord:
-        """All that the model says about the view `name`, with the surface points it sees."""
-        return self._images[f"{self._known(name, self.names)}.jpg"]
+        return self._views[self._known(name, self.names)][1]
 
     def depth(self, name: str) -> FloatArray:
         """Depth (H, W) in metres along the optical axis, nan where the ray meets nothing (sky)."""
@@ -78,9 +102,9 @@ class CourtyardSample:
         return np.where(millimetres > 0, millimetres / np.float32(1000), np.float32(np.nan))
 
     @cached_property
-    def points(self) -> dict[int, PointRecord]:
-        """True surface points and the views that see them."""
-        return read_points(self.model_dir / "points3D.txt")
+    def points(self) -> Float64Array:
+        """True surface points (N, 3), metres."""
+        return np.loadtxt(self.model_dir / "points3D.txt", usecols=(1, 2, 3))
 
     def true_points1(
         self, name0: str, name1: str, points0: npt.ArrayLike
@@ -91,7 +115,7 @@ class CourtyardSample:
         depth too, hidden there.
         """
         points = np.asarray(points0, dtype=np.float64).reshape(-1, 2)
-        depth, known = _smooth_depth(self.depth(name0), points)
+        depth, known = _interpolated_depth(self.depth(name0), points)
         world = self.pose(name0).to_world(self.camera(name0).unproject(points, depth))
         local = self.pose(name1).to_camera(world)
         camera = self.camera(name1)
@@ -99,17 +123,26 @@ class CourtyardSample:
         x, y = points1[:, 0], points1[:, 1]
         valid = known & (x >= 0) & (y >= 0) & (x <= camera.width - 1) & (y <= camera.height - 1)
         if name1 in self.depth_names:
-            seen, certain = _smooth_depth(self.depth(name1), points1)
+            seen, certain = _interpolated_depth(self.depth(name1), points1)
             valid &= certain & (np.abs(seen - local[:, 2]) <= SAME_SURFACE * seen)
         return points1.astype(np.float32), valid
 
     @cached_property
-    def _cameras(self) -> dict[int, Camera]:
-        return read_cameras(self.model_dir / "cameras.txt")
+    def _views(self) -> dict[str, tuple[Camera, Pose]]:
+        """Camera and pose of every view, read from the COLMAP text model: no pycolmap is needed."""
+        try:
+            cameras = {words[0]: _camera(words) for words in self._records("cameras.txt")}
+            # Two lines for each image; the second lists the points that it sees.
+            heads = self._records("images.txt")[::2]
+            return {Path(words[9]).stem: (cameras[words[8]], _pose(words)) for words in heads}
+        except (OSError, ValueError, LookupError) as error:
+            raise DataError(
+                f"the bundled {self.model_dir.name} is damaged ({error}); reinstall coam"
+            ) from error
 
-    @cached_property
-    def _images(self) -> dict[str, ImageRecord]:
-        return read_images(self.model_dir / "images.txt")
+    def _records(self, file: str) -> list[list[str]]:
+        lines = (self.model_dir / file).read_text(encoding="utf-8").splitlines()
+        return [line.split() for line in lines if not line.startswith("#")]
 
     @staticmethod
     def _known(name: str, names: tuple[str, ...]) -> str:
@@ -118,7 +151,24 @@ class CourtyardSample:
         return name
 
 
-def _smooth_depth(
+def _camera(words: list[str]) -> Camera:
+    """CAMERA_ID PINHOLE WIDTH HEIGHT FX FY CX CY"""
+    from coam.geometry.coordinates import from_colmap
+
+    fx, fy, *centre = (float(word) for word in words[4:8])
+    cx, cy = from_colmap(np.asarray(centre)).tolist()
+    return Camera(int(words[2]), int(words[3]), (fx, fy), (cx, cy))
+
+
+def _pose(words: list[str]) -> Pose:
+    """IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME"""
+    numbers = np.asarray(words[1:8], dtype=np.float64)
+    w, *axis = numbers[:4] / np.linalg.norm(numbers[:4])
+    v = np.asarray(axis)
+    return Pose((w * w - v @ v) * np.eye(3) + 2 * np.outer(v, v) + 2 * w * cross_matrix(v), numbers[4:])
+
+
+def _interpolated_depth(
     depth: FloatArray, points: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Depth (N,) between pixels and where it is certain; interpolates 1/depth, which is linear on a plane."""

@@ -1,4 +1,4 @@
-"""Reading maps of true values and looking them up between pixels."""
+"""Ground-truth maps: 16-bit PNG files, and bilinear lookup that tells where it crosses an edge."""
 
 from __future__ import annotations
 

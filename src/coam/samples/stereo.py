@@ -1,4 +1,4 @@
-"""A rectified stereo pair with true disparity."""
+"""A rectified stereo pair with ground-truth disparity."""
 
 from __future__ import annotations
 

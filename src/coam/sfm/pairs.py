@@ -1,4 +1,4 @@
-"""Which pairs of photos are worth matching.
+"""Pair proposal: exhaustive, sequential, by retrieval, by covisibility or by pose.
 
 Every function gives sorted, unique pairs of names (smaller name first) unless the order means something.
 """
@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
-from coam.sfm.alignment import model_poses
-from coam.sfm.journal import Pair, replacing
+from coam.geometry.alignment import Pose, camera_centres
+from coam.sfm.cameras import is_one_shoot
+from coam.sfm.colmap_model import covisibility, model_poses
+from coam.store.atomic import write_text
+from coam.store.journal import Pair
 
 Descriptors = npt.NDArray[np.float32]
+GlobalDescriptor = Callable[[Any], npt.NDArray[Any]]  # photo file -> vector (D,)
+Pairing = Literal["auto", "exhaustive", "sequential", "retrieval", "model", "poses"]
 EXHAUSTIVE_UP_TO = 40  # photos: 780 pairs
 
 
@@ -27,7 +33,7 @@ def _sorted_pairs(pairs: Iterable[Pair]) -> list[Pair]:
 
 def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
     """All n (n - 1) / 2 pairs."""
-    return _sorted_pairs((a, b) for i, a in enumerate(names) for b in names[i + 1 :])
+    return _sorted_pairs(combinations(names, 2))
 
 
 def _natural_key(name: str) -> list[Any]:
@@ -38,8 +44,7 @@ def _natural_key(name: str) -> list[Any]:
 
 
 def sequential_pairs(names: Sequence[str], window: int = 5, jumps: bool = True) -> list[Pair]:
-    """Each photo with the `window` that follow it in natural order of names; with `jumps` also those 2^k
-    later.
+    """Each photo with the `window` that follow it in natural order of names; with `jumps` also 2^k later.
 
     The jumps (8, 16, 32, ... frames) tie slow videos together over longer baselines.
     """
@@ -52,12 +57,9 @@ def sequential_pairs(names: Sequence[str], window: int = 5, jumps: bool = True) 
     )
 
 
-def global_descriptors(
-    names: Sequence[str], paths: Mapping[str, Path], global_descriptor: Callable[[Any], npt.NDArray[Any]]
-) -> Descriptors:
-    """Unit vectors (n, D) of the photos, one call of `global_descriptor(path)` each."""
-    vectors = np.stack([np.asarray(global_descriptor(paths[name]), np.float32).ravel() for name in names])
-    return unit_rows(vectors)
+def global_descriptors(names: Sequence[str], root: Path, describe: GlobalDescriptor) -> Descriptors:
+    """Unit vectors (n, D) of the photos `names` below `root`."""
+    return unit_rows(np.stack([np.asarray(describe(root / name), np.float32).ravel() for name in names]))
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Descriptors:
@@ -76,12 +78,9 @@ def nearest(queries: Descriptors, base: Descriptors, count: int, block: int = 40
     count = min(count, len(base))
     found = np.empty((len(queries), count), np.int64)
     for begin in range(0, len(queries), block):
-        similarity = queries[begin : begin + block] @ base.T
-        top = np.argpartition(-similarity, count - 1, axis=1)[:, :count] if count < len(base) else None
-        if top is None:
-            found[begin : begin + block] = np.argsort(-similarity, axis=1, kind="stable")
-            continue
-        order = np.argsort(-np.take_along_axis(similarity, top, axis=1), axis=1, kind="stable")
+        distance = -queries[begin : begin + block] @ base.T
+        top = np.sort(np.argpartition(distance, count - 1, axis=1)[:, :count], axis=1)
+        order = np.argsort(np.take_along_axis(distance, top, axis=1), axis=1, kind="stable")
         found[begin : begin + block] = np.take_along_axis(top, order, axis=1)
     return found
 
@@ -100,33 +99,34 @@ def retrieval_pairs(names: Sequence[str], descriptors: Descriptors, count: int =
 
 def choose_pairs(
     names: Sequence[str],
-    paths: Mapping[str, Path],
-    global_descriptor: Callable[[Any], npt.NDArray[Any]] | None,
+    root: Path,
+    describe: GlobalDescriptor | None = None,
+    pairing: Pairing = "auto",
     count: int = 20,
-    exhaustive_up_to: int = EXHAUSTIVE_UP_TO,
+    reference: Any = None,
 ) -> tuple[list[Pair], str]:
-    """The pairs of a folder without further knowledge, and one line that says how they were chosen."""
-    if len(names) <= exhaustive_up_to:
+    """The pairs of the photos `names` below `root`, and one line that says how they were chosen.
+
+    count: others for each photo, where not all are taken. reference: a pycolmap reconstruction that has them.
+    """
+    if pairing == "exhaustive":
+        return exhaustive_pairs(names), "all pairs"
+    if pairing == "sequential":
+        return sequential_pairs(names), "neighbours in the order of names"
+    if reference is not None and pairing != "retrieval":
+        return reference_pairs(reference, names, pairing, count)
+    if pairing == "auto" and len(names) <= EXHAUSTIVE_UP_TO:
         return exhaustive_pairs(names), f"all pairs of {len(names)} photos"
-    if global_descriptor is None:
+    if describe is None:
         raise ConfigError(
             f"{len(names)} photos are too many to match exhaustively and this matcher has no global "
-            f"descriptor; "
-            "give pairs with --pairs, or use --pairing sequential or exhaustive"
+            "descriptor; give pairs with --pairs, or use --pairing sequential or exhaustive"
         )
-    descriptors = global_descriptors(names, paths, global_descriptor)
-    proposed = set(retrieval_pairs(names, descriptors, count))
-    if looks_sequential(names):
-        proposed |= set(sequential_pairs(names))
-        return _sorted_pairs(proposed), f"{count} most similar photos each, and neighbours in the sequence"
-    return _sorted_pairs(proposed), f"{count} most similar photos each"
-
-
-def looks_sequential(names: Sequence[str]) -> bool:
-    """Whether the names carry a running number."""
-    from coam.sfm.intrinsics import looks_like_one_shoot
-
-    return looks_like_one_shoot(names)
+    proposed = retrieval_pairs(names, global_descriptors(names, root, describe), count)
+    how = f"{count} most similar photos each"
+    if not is_one_shoot(names):
+        return proposed, how
+    return _sorted_pairs([*proposed, *sequential_pairs(names)]), f"{how}, and neighbours in the sequence"
 
 
 def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pair]:
@@ -153,33 +153,24 @@ def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pai
 
 def write_pairs(pairs: Iterable[Pair], path: str | Path) -> Path:
     """Write two names per line."""
-    path = Path(path)
-    with replacing(path) as temporary:
-        temporary.write_text("".join(f"{a} {b}\n" for a, b in pairs))
-    return path
+    return write_text(path, "".join(f"{a} {b}\n" for a, b in pairs))
 
 
-def pose_pairs(
-    names: Sequence[str],
-    rotations: npt.NDArray[Any],
-    centres: npt.NDArray[Any],
-    count: int = 20,
-    max_angle: float = 60.0,
-) -> list[Pair]:
+def pose_pairs(poses: Mapping[str, Pose], count: int = 20, max_angle: float = 60.0) -> list[Pair]:
     """Each photo with the `count` nearest whose viewing direction differs by at most `max_angle` degrees.
 
-    rotations (n, 3, 3) camera-from-world, centres (n, 3) in world units.
+    poses: photo name -> camera-from-world.
     """
-    directions = np.asarray(rotations, float)[:, 2]
-    cosine = np.clip(directions @ directions.T, -1, 1)
-    distance = np.linalg.norm(np.asarray(centres, float)[:, None] - np.asarray(centres, float)[None], axis=2)
-    distance[np.degrees(np.arccos(cosine)) > max_angle] = np.inf
+    names = sorted(poses)
+    directions = np.array([poses[name][0][2] for name in names]).reshape(-1, 3)
+    centres = camera_centres(poses, names)
+    distance = np.linalg.norm(centres[:, None] - centres[None], axis=2)
+    distance[np.degrees(np.arccos(np.clip(directions @ directions.T, -1, 1))) > max_angle] = np.inf
     np.fill_diagonal(distance, np.inf)
-    pairs: list[Pair] = []
-    for i, row in enumerate(distance):
-        best = np.argsort(row, kind="stable")[:count]
-        pairs += [(names[i], names[j]) for j in best if np.isfinite(row[j])]
-    return _sorted_pairs(pairs)
+    nearest = np.argsort(distance, axis=1, kind="stable")[:, :count]
+    return _sorted_pairs(
+        (names[i], names[j]) for i, row in enumerate(nearest) for j in row if np.isfinite(distance[i, j])
+    )
 
 
 def reference_pairs(
@@ -187,36 +178,24 @@ def reference_pairs(
 ) -> tuple[list[Pair], str]:
     """Pairs of the photos `names` from a pycolmap reconstruction that has them, and one line that says how.
 
-    kind: "model", by common points; "poses", by places and directions; "auto", the first where there are
-    points.
+    kind: "model", by common points; "poses", by places and directions; "auto": by points where it has any.
     """
-    poses, wanted = model_poses(reconstruction), set(names)
-    if kind == "auto":
-        kind = "model" if reconstruction.num_points3D() else "poses"
-    if kind == "model":
+    wanted = set(names)
+    if kind == "model" or (kind == "auto" and reconstruction.num_points3D()):
         shared = covisible_pairs(reconstruction, count)
-        return [pair for pair in shared if wanted.issuperset(pair)], f"{count} with most common points each"
-    known = sorted(wanted & set(poses))
-    rotations = np.array([poses[name][0] for name in known]).reshape(-1, 3, 3)
-    centres = np.array([-poses[name][0].T @ poses[name][1] for name in known]).reshape(-1, 3)
-    return pose_pairs(known, rotations, centres, count), f"{count} nearest of similar direction each"
+        return [
+            pair for pair in shared if set(names).issuperset(pair)
+        ], f"{count} with most common points each"
+    poses = {name: pose for name, pose in model_poses(reconstruction).items() if name in wanted}
+    return pose_pairs(poses, count), f"{count} nearest of similar direction each"
 
 
-def covisible_pairs(reconstruction: Any, count: int = 20, minimum: int = 1) -> list[Pair]:
-    """Pairs of a pycolmap reconstruction that see at least `minimum` common points, the `count` best of each
-    image.
-    """
-    shared: dict[tuple[int, int], int] = {}
-    for point in reconstruction.points3D.values():
-        seen = sorted({element.image_id for element in point.track.elements})
-        for index, first in enumerate(seen):
-            for second in seen[index + 1 :]:
-                shared[first, second] = shared.get((first, second), 0) + 1
+def covisible_pairs(reconstruction: Any, count: int = 20) -> list[Pair]:
+    """Covisible pairs of a pycolmap reconstruction: the `count` with most common points of each image."""
     best: dict[int, list[tuple[int, int]]] = {}
-    for (first, second), number in shared.items():
-        if number >= minimum:
-            best.setdefault(first, []).append((-number, second))
-            best.setdefault(second, []).append((-number, first))
+    for (first, second), number in covisibility(reconstruction).items():
+        best.setdefault(first, []).append((-number, second))
+        best.setdefault(second, []).append((-number, first))
     names = {image_id: image.name for image_id, image in reconstruction.images.items()}
     return _sorted_pairs(
         (names[first], names[second])

@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError, ImageError
+from coam.images.folder import list_photos
 from coam.types import Size
-
-PHOTO_ENDINGS = frozenset(
-    [".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".ppm", ".jp2", ".avif", ".heic"]
-)
 
 
 @dataclass(frozen=True)
@@ -49,25 +46,6 @@ class PhotoFolder:
         return self.root / name
 
 
-def list_photo_files(root: str | Path) -> list[Path]:
-    """Every file below `root` that has the ending of a photo, sorted by relative path; hidden ones are
-    skipped.
-    """
-    root = Path(root)
-    if not root.exists():
-        raise DataError(f"{root}: no such folder; give a folder of photos")
-    if not root.is_dir():
-        raise DataError(f"{root}: is a file; give a folder of photos")
-    found = [
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in PHOTO_ENDINGS
-        and not any(part.startswith(".") for part in path.relative_to(root).parts)
-        and path.is_file()
-    ]
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
-
-
 def read_photo_folder(root: str | Path) -> PhotoFolder:
     """Read every photo below `root` once. Unreadable files and exact copies are left out, each with one
     line.
@@ -76,7 +54,7 @@ def read_photo_folder(root: str | Path) -> PhotoFolder:
     photos: list[Photo] = []
     left_out: list[str] = []
     first_with: dict[str, str] = {}
-    for path in list_photo_files(root):
+    for path in list_photos(root):
         name = path.relative_to(root).as_posix()
         try:
             photo = read_photo(path, name)

@@ -1,4 +1,4 @@
-"""What a model folder was made with: said in settings.json, so that nobody mixes two kinds of matches in it.
+"""settings.json: what a model folder was made with, so that nobody mixes two kinds of matches in it.
 
 Matches cost hours, so a run with another matcher is refused where there are matches already. A model costs
 minutes and is made again from the same matches when only later settings have changed.
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from coam.errors import ConfigError
-from coam.sfm.journal import replacing
-from coam.sfm.match_pairs import weights_digest
+from coam.sfm.matching.stamps import recorded_values, weights_digest
+from coam.sfm.model_folder import ModelFolder, read_json
+from coam.store.atomic import write_json
 
-FILE = "settings.json"
 ONLY_SPEED = ("cached_images", "workers")  # settings that change no result
 
 
@@ -35,57 +35,51 @@ def describe_matcher(matcher: Any) -> dict[str, Any]:
     }
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: str | Path) -> dict[str, Any]:
     """The content of a model folder's settings.json; empty where there is none."""
-    try:
-        content = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_json(ModelFolder(folder).settings)
 
 
-def write_settings(folder: Path, matcher: Any, options: Any = None) -> None:
-    """Say what the model that lies in `folder` was made with. options: a dataclass such as `SfmOptions`."""
+def write_settings(folder: ModelFolder, matcher: Any, options: Any) -> None:
+    """Note what the model that lies in `folder` was made with. options: `SfmOptions`."""
     _write(folder, _as_json(matcher, options))
 
 
-def refuse_other_matches(folder: Path, matcher: Any) -> None:
+def refuse_other_matches(folder: ModelFolder, matcher: Any) -> None:
     """One clear line where `folder` holds matches of another matcher."""
-    changed = _changed_matcher(folder, _as_json(matcher, None))
+    changed = _changed_matcher(folder, _as_json(matcher))
     if changed:
         raise ConfigError(
-            f"{folder}: holds matches made with {changed}; choose another folder, "
+            f"{folder.root}: holds matches made with {changed}; choose another folder, "
             "or add --overwrite to match again"
         )
 
 
-def claim_folder(folder: Path, matcher: Any, options: Any, say: Callable[[str], None]) -> None:
+def claim_folder(folder: ModelFolder, matcher: Any, options: Any, say: Callable[[str], None]) -> None:
     """Note whose matches come into `folder` from now on, and say what has changed.
 
     Everything must have been checked before: what was there counts as made with other settings afterwards.
     """
-    before, now = read_settings(folder), _as_json(matcher, options)
+    before, now = read_json(folder.settings), _as_json(matcher, options)
     changed = _changed_matcher(folder, now)
     if changed:
-        say(f"{folder} was made with {changed}: all pairs are matched again")
+        say(f"{folder.root} was made with {changed}: all pairs are matched again")
     changed = differences(before.get("options", {}), now["options"])
-    if changed and (folder / "summary.json").exists():
-        say(f"the model in {folder} was made with {changed}: it is built again")
+    if changed and folder.summary.exists():
+        say(f"the model in {folder.root} was made with {changed}: it is built again")
     _write(folder, before | {"matching": now["matcher"]})
 
 
-def _changed_matcher(folder: Path, now: Mapping[str, Any]) -> str:
+def _changed_matcher(folder: ModelFolder, now: Mapping[str, Any]) -> str:
     """In what the matcher of the matches in `folder` differs; empty where it does not, or has none there."""
-    before = read_settings(folder)
-    has_matches = any((folder / name).exists() for name in ("matches.h5", "matches.h5.parts"))
+    before = read_json(folder.settings)
     made = before.get("matching", before.get("matcher", {}))
-    return differences(made, now["matcher"]) if has_matches else ""
+    return differences(made, now["matcher"]) if folder.has_matches() else ""
 
 
-def _write(folder: Path, content: Mapping[str, Any]) -> None:
-    if read_settings(folder) != content:
-        with replacing(folder / FILE) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+def _write(folder: ModelFolder, content: Mapping[str, Any]) -> None:
+    if read_json(folder.settings) != content:
+        write_json(folder.settings, content)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -98,7 +92,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def warning_about_weights(folder: Path, matcher: Any) -> str:
+def warning_about_weights(folder: str | Path, matcher: Any) -> str:
     """One line when `matcher` has other weights than the one that made the model; empty when it has not."""
     made = read_settings(folder).get("matcher", {}).get("weights", "")
     weights = describe_matcher(matcher)["weights"]
@@ -110,10 +104,10 @@ def warning_about_weights(folder: Path, matcher: Any) -> str:
     )
 
 
-def _as_json(matcher: Any, options: Any) -> dict[str, Any]:
+def _as_json(matcher: Any, options: Any = None) -> dict[str, Any]:
     content = {
         "matcher": describe_matcher(matcher),
-        "options": _without_speed(asdict(options)) if options is not None else {},
+        "options": _without_speed(recorded_values(options)) if options is not None else {},
     }
     plain: dict[str, Any] = json.loads(json.dumps(content, default=str))  # tuples become lists, as when read
     return plain

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coam.errors import CoamError, ConfigError
 from coam.images import RGB, ImageLike
 from coam.matcher import Matcher, PreparedImage, load_matcher
 from coam.matching.pair_score import overlap_probability
 from coam.models.registry import DEFAULT_MODEL
+from coam.stylization.guided import to_bytes, upsample_guided
+from coam.stylization.network import StylizerFile, load_network
 from coam.stylization.sampled import SampledImage, find_flow, sample_by_flow
-from coam.stylization.upsampling import upsample_guided
-from coam.stylization.weights import StylizerFile, load_network
 from coam.types import FloatArray
 
 RESOLUTION = 768  # long side, in pixels, at which photos are matched and mended
@@ -102,8 +102,8 @@ class Stylizer:
 
     def _sample(self, a: PreparedImage, b: PreparedImage) -> tuple[SampledImage, float]:
         """The sampled image of two prepared photos, and their pair score."""
-        dense0, dense1 = self.matcher.describe(a, b)  # type: ignore[arg-type]  # prepared photos pass through
-        flow = find_flow(dense0, dense1, self.matcher.matching.temperature)
+        dense0, dense1 = self.matcher.describe(a, b)
+        flow = find_flow(dense0, dense1, self.matcher.matching.logit_scale)
         statistics = flow.statistics()
         overlap = overlap_probability(statistics, self.matcher.file.card.get("pair_score"))
         if not bool((flow.matched.probability > 0).any()):
@@ -122,20 +122,14 @@ def load_stylizer(
     return Stylizer(load_matcher(model, device, resolution=resolution), load_network(weights))
 
 
-_DEFAULT: list[Stylizer] = []
+@cache
+def _default_stylizer() -> Stylizer:
+    return load_stylizer()
 
 
 def stylize(view: ImageLike, style: ImageLike, strength: float = 1.0, force: bool = False) -> Stylized:
-    """VIEW in the style of STYLE by the default stylizer, which is loaded once and kept."""
-    if not _DEFAULT:
-        _DEFAULT.append(load_stylizer())
-    return _DEFAULT[0].stylize(view, style, strength, force)
-
-
-def to_bytes(picture: Tensor) -> RGB:
-    """(3, H, W) in [0, 1] as (H, W, 3) bytes."""
-    scaled = picture.detach().float().clamp(0, 1).mul(255).round().byte()
-    return scaled.permute(1, 2, 0).contiguous().cpu().numpy()
+    """VIEW in the style of STYLE by the default stylizer, which is loaded once."""
+    return _default_stylizer().stylize(view, style, strength, force)
 
 
 def blend(view: RGB, picture: RGB, strength: float) -> RGB:

@@ -1,4 +1,4 @@
-"""Colours as the networks see them: relative to the style photo, so that nothing of VIEW's own can leak in.
+"""Normalised opponent colours, relative to the style photo, so that nothing of VIEW's own can leak in.
 
 STYLE's colours are written as lightness and two colour differences, minus STYLE's mean, over STYLE's spread.
 What the networks say is read back with the same mean and spread: if STYLE is grey, its colour differences
@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GREY = (0.299, 0.587, 0.114)
+from coam.data.photometric import GREY
+
 FLOOR = (1e-2, 1e-3, 1e-3)  # added to the spread
 FURTHEST = 6.0  # spreads: normalised colours are clipped here
 BLOCK = 8  # pixels; local contrast is that of 5 x 5 blocks

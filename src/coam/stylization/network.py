@@ -1,4 +1,4 @@
-"""The two networks that mend a sampled image.
+"""The two networks that complete and refine a sampled image, and their file.
 
 Stage 1, a U-Net, sees VIEW's structure, the sampled colours and the evidence for them. At each pixel it mixes
 three answers: the sampled colour, the same after a narrow fit to VIEW's lightness, which mends edges, and a
@@ -8,17 +8,23 @@ blocks, sees nothing but the picture of stage 1, cut off from its gradient, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coam.models.decoder import conv_bn_relu
+from coam.models.registry import config_from_dict, packaged_weights, read_network, untrained, write_network
 from coam.stylization.colours import VIEW_CHANNELS, Palette, structure_of
 from coam.stylization.guided import fit_to_lightness
 from coam.stylization.sampled import EVIDENCE, confidence_of
 
+FORMAT = "coam-stylizer-1"
+DEFAULT_STYLIZER = "stylizer"
 MULTIPLE = 32  # of the sides of a picture
 TRUSTED = 0.25  # confidence from which an untrained network prefers what was sampled
 NARROW, WIDE, SHRINK = 2, 4, 8  # radius of the narrow fit in pixels, of the wide one in cells of SHRINK
@@ -36,18 +42,16 @@ class StylizerConfig:
     refiner_blocks: int = 4  # residual blocks of stage 2
 
 
-class ConvBlock(nn.Sequential):
-    """Two 3x3 convolutions."""
+def conv_block(inputs: int, outputs: int) -> nn.Sequential:
+    """Two 3x3 convolutions, each with batch normalisation and ReLU."""
+    return nn.Sequential(*conv_bn_relu(inputs, outputs), *conv_bn_relu(outputs, outputs))
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        layers: list[nn.Module] = []
-        for channels in (inputs, outputs):
-            layers += [
-                nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(inplace=True),
-            ]
-        super().__init__(*layers)
+
+def silent(layer: nn.Conv2d) -> nn.Conv2d:
+    """The layer with weights of zero: it says nothing until it is trained."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
 
 
 class Mender(nn.Module):
@@ -56,19 +60,15 @@ class Mender(nn.Module):
     def __init__(self, config: StylizerConfig) -> None:
         super().__init__()
         widths = config.widths
-        self.first = ConvBlock(4 * INPUTS, widths[0])
-        self.down = nn.ModuleList(ConvBlock(inputs, outputs) for inputs, outputs in pairwise(widths))
+        self.first = conv_block(4 * INPUTS, widths[0])
+        self.down = nn.ModuleList(conv_block(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.whole = nn.Linear(widths[-1], widths[-1])  # what the whole picture says, to every position
         self.up = nn.ModuleList(
-            ConvBlock(deep + skip, skip) for skip, deep in reversed(list(pairwise(widths)))
+            conv_block(deep + skip, skip) for skip, deep in reversed(list(pairwise(widths)))
         )
-        self.answer = nn.Conv2d(widths[0], 4 * sum(ANSWERS), 1)
-        nn.init.zeros_(self.answer.weight)
-        assert self.answer.bias is not None
-        nn.init.zeros_(self.answer.bias)
+        self.answer = silent(nn.Conv2d(widths[0], 4 * sum(ANSWERS), 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """See the class."""
         features = [self.first(F.pixel_unshuffle(inputs, 2))]
         for block in self.down:
             features.append(block(F.avg_pool2d(features[-1], 2)))
@@ -102,13 +102,9 @@ class Refiner(nn.Module):
         width = config.refiner_width
         self.first = nn.Conv2d(12, width, 3, padding=1)
         self.blocks = nn.Sequential(*(ResidualBlock(width) for _ in range(config.refiner_blocks)))
-        self.last = nn.Conv2d(width, 12, 3, padding=1)
-        nn.init.zeros_(self.last.weight)
-        assert self.last.bias is not None
-        nn.init.zeros_(self.last.bias)
+        self.last = silent(nn.Conv2d(width, 12, 3, padding=1))
 
     def forward(self, colours: Tensor) -> Tensor:
-        """See the class."""
         features = F.relu(self.first(F.pixel_unshuffle(colours, 2)))
         return colours + F.pixel_shuffle(self.last(self.blocks(features)), 2)
 
@@ -155,3 +151,31 @@ class StylizerNetwork(nn.Module):
         mended = self.mend(structure_of(view), palette.normalise(sampled), evidence.float())
         refined = torch.lerp(mended.detach(), self.refine(mended), REFINED)
         return palette.colours(mended).clamp(0, 1), palette.colours(refined).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class StylizerFile:
+    """A network with what its file says about it."""
+
+    network: StylizerNetwork
+    trained: bool
+    card: dict[str, Any] = field(default_factory=dict)  # licence, recipe, steps: JSON values
+
+
+def save_network(network: StylizerNetwork, path: Path, card: dict[str, Any]) -> Path:
+    """Write weights (float16), configuration and card (atomically)."""
+    return write_network(path, network, network.config, {"format": FORMAT}, card)
+
+
+def load_network(path: str | Path | None = None) -> StylizerFile:
+    """The stylizer of a .safetensors file; None: the packaged one, or an untrained one."""
+    path = path or packaged_weights(DEFAULT_STYLIZER)
+    if path is None:
+        return StylizerFile(untrained(StylizerNetwork), trained=False)
+    network, _, card = read_network(
+        Path(path),
+        FORMAT,
+        "stylizer",
+        lambda _, config: StylizerNetwork(config_from_dict(StylizerConfig, config)),
+    )
+    return StylizerFile(network, trained=True, card=card)

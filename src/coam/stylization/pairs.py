@@ -15,33 +15,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.data.bank import BankPart, PhotoBank, aligned_groups, load_part, pack_bank, single_groups
-from coam.data.draw import Draw
+from coam.data.adain import Restyle
 from coam.data.mixture import portions
+from coam.data.photo_bank import BankPart, PhotoBank, add_copies, change_photos, load_part, pack_bank
 from coam.data.photometric import PhotometricConfig, change_light
+from coam.data.sample import Draw
 from coam.data.worlds import World, WorldConfig, WorldPairs, follow, render
 from coam.errors import ConfigError, DataError
 from coam.geometry.coordinates import cell_centres
-from coam.training.config import Phase, Recipe, SourceSpec
-from coam.training.sources import add_styled_copies, evenly_chosen
 
 # Light that belongs to the scene: it may be drawn into a photo before it is hung into a world.
 SCENE_LIGHT = PhotometricConfig(
     night=0.45, local_light=0.6, shadow=0.5, haze=0.25, other_sensor=0.0, blur=0.0, noise=0.0, jpeg=0.0
 )
+NO_CHANGE = PhotometricConfig(**dict.fromkeys(PhotometricConfig.__dataclass_fields__, 0.0))
 # What changes a whole picture alike, whatever it shows: STYLE and the true answer get the same.
-WHOLE_PICTURE = PhotometricConfig(
-    tone=0.7, cast=0.5, saturation=0.4, grey=0.06, local_light=0.0, shadow=0.0, night=0.0, haze=0.0,
-    other_sensor=0.0, blur=0.0, noise=0.0, jpeg=0.0,
-)  # fmt: skip
+WHOLE_PICTURE = replace(NO_CHANGE, tone=0.7, cast=0.5, saturation=0.4, grey=0.06)
 # What a camera and a file do to STYLE, and what must not be imitated. Seldom: a network that is shown much of
 # it learns to smooth, and then errs on clean photos, which most are.
-CAMERA = PhotometricConfig(
-    tone=0.0, cast=0.0, saturation=0.0, grey=0.0, local_light=0.0, shadow=0.0, night=0.0, haze=0.0,
-    other_sensor=0.0, blur=0.05, noise=0.1, jpeg=0.15,
-)  # fmt: skip
+CAMERA = replace(NO_CHANGE, blur=0.05, noise=0.1, jpeg=0.15)
 COMMON_STRIDE = 4  # pixels between the places where it is asked whether STYLE sees what VIEW sees
-CHANGED_AT_ONCE = 16  # photos under synthetic light
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class StyledWorlds(WorldPairs):
 
 
 class StylePairs:
-    """Examples from planes (homographies) and worlds (parallax, occlusion) of one bank of photos."""
+    """Examples from planes (homographies) and worlds (parallax, occlusion) of one photo bank."""
 
     def __init__(self, bank: PhotoBank, weight: Tensor, worlds: float) -> None:
         planes = WorldConfig(scene="plane", tilt=38.0, zoom=1.9, roll=8.0, strong_roll_share=0.1)
@@ -144,7 +137,7 @@ def load_pairs(
 ) -> StylePairs:
     """All photos of `sources` below `root` on the device. `adain` and `styles` are needed where `copies` are.
 
-    side: pixels of a photo in the bank; worlds: share of examples with parallax; max_groups: photos (or
+    side: pixels of a photo in the photo bank; worlds: share of examples with parallax; max_groups: photos (or
     groups of aligned ones) taken of each folder at most.
     """
     parts, weights = [], []
@@ -152,31 +145,28 @@ def load_pairs(
         folder = root / source.path
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder of photos (a source of the stylizer's recipe)")
-        groups = aligned_groups(folder) if source.aligned else single_groups(folder)
-        part = load_part(evenly_chosen(groups, max_groups), side, device, light=source.light)
+        part = load_part(
+            folder, side, device, aligned=source.aligned, max_groups=max_groups, light=source.light
+        )
         if source.copies:
             if adain is None or styles is None:
                 raise ConfigError(f"source {source.path!r} asks for copies: give `adain` and `styles`")
-            part = _with_copies(part, root, adain, styles, seed)
+            part = _with_copies(part, Restyle(root / adain, root / styles, seed, device), seed)
         parts.append(part)
         weights += [source.share / len(part.groups)] * len(part.groups)
     return StylePairs(pack_bank(parts), torch.tensor(weights), worlds)
 
 
-def _with_copies(part: BankPart, root: Path, adain: str, styles: str, seed: int) -> BankPart:
+def _with_copies(part: BankPart, restyle: Restyle, seed: int) -> BankPart:
     """Every photo of a part also in the style of another photo and under synthetic light."""
-    plain = part.photos
-    recipe = Recipe(
-        "stylize", (SourceSpec("plane", "."),), (Phase(1),), styles=styles, adain=adain, seed=seed
-    )
-    part = add_styled_copies(part, 1.0, recipe, root)
-    relit = torch.empty_like(plain)
-    generator = torch.Generator(device=plain.device).manual_seed(seed)
-    for start in range(0, len(plain), CHANGED_AT_ONCE):
-        photos = plain[start : start + CHANGED_AT_ONCE].float() / 255
-        strength = torch.ones(len(photos), device=plain.device)
-        changed = change_light(photos, strength, generator, SCENE_LIGHT)
-        relit[start : start + CHANGED_AT_ONCE] = (changed * 255).round().to(torch.uint8)
+    generator = torch.Generator(device=part.photos.device).manual_seed(seed)
+
+    def relight(photos: Tensor) -> Tensor:
+        strength = torch.ones(len(photos), device=photos.device)
+        return change_light(photos, strength, generator, SCENE_LIGHT)
+
+    relit = change_photos(part.photos, relight)
+    part = add_copies(part, restyle, 1.0)
     count = len(part.photos)
     groups = [[*group, count + group[0]] for group in part.groups]  # group[0] is the photo itself
     return replace(part, photos=torch.cat([part.photos, relit]), groups=groups)

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coam.errors import ConfigError, MissingExtraError
+from coam.errors import ConfigError
 from coam.stylization.pairs import LightSource
-from coam.training.config import from_mapping
-
-PACKAGED = Path(__file__).parent.parent / "training" / "recipes" / "stylize.yaml"
+from coam.training.config import check_run, from_mapping, read_yaml, recipe_path
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class StylizeRecipe:
     network: dict[str, Any] = field(default_factory=dict)  # fields of StylizerConfig
     adain: str | None = None  # AdaIN weights below the data root
     styles: str | None = None  # folder of style photos below the data root
-    bank_side: int = 448  # pixels at which photos are kept on the device
+    bank_side: int = 448  # pixels of a photo in device memory, square
     max_groups: int | None = None  # of each folder at most so many, evenly chosen
     worlds: float = 0.35  # share of examples with parallax
     descriptor_noise: float = 0.05  # largest deviation added to descriptors, so that matches also fail
@@ -56,34 +54,23 @@ class StylizeRecipe:
     save_every: int = 500  # steps
 
     def __post_init__(self) -> None:
-        if not self.sources or not self.phases:
-            raise ConfigError(f"recipe {self.name!r} needs at least one source and one phase")
+        check_run(self)
         if any(phase.size < 64 or phase.size % 32 or phase.batch < 1 for phase in self.phases):
             raise ConfigError(f"recipe {self.name!r}: a size must be a multiple of 32, from 64 on")
-        if min(self.steps, self.log_every, self.save_every) < 1:
-            raise ConfigError(f"recipe {self.name!r}: steps, log_every and save_every must be at least 1")
+
+    def phase_at(self, progress: float) -> SizePhase:
+        """The phase that holds at this share of the training."""
+        return next((phase for phase in self.phases if progress < phase.until), self.phases[-1])
 
 
 def is_stylizer_recipe(name: str | Path) -> bool:
-    """Whether `coam train NAME` trains the stylizer: the name is `stylize`, or its file says so."""
-    path = PACKAGED if str(name) == PACKAGED.stem else Path(name)
-    values = _read(path) if path.is_file() else None
+    """Whether `coam train NAME` trains the stylizer: its file says so."""
+    values = read_yaml(recipe_path(name))
     return isinstance(values, dict) and values.get("trains") == "stylizer"
 
 
-def load_stylize_recipe(name: str | Path = PACKAGED.stem) -> StylizeRecipe:
-    """The recipe of a YAML file; `stylize` is the one that comes with the package."""
-    path = PACKAGED if str(name) == PACKAGED.stem else Path(name)
-    recipe: StylizeRecipe = from_mapping(StylizeRecipe, _read(path), path.name)
+def load_stylize_recipe(name: str | Path = "stylize") -> StylizeRecipe:
+    """The recipe of a YAML file, or by the name of one that comes with the package."""
+    path = recipe_path(name)
+    recipe: StylizeRecipe = from_mapping(StylizeRecipe, read_yaml(path), path.name)
     return recipe
-
-
-def _read(path: Path) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", "train") from error
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error

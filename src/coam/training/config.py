@@ -1,4 +1,4 @@
-"""A recipe: everything that decides what a training run does, as frozen dataclasses read from YAML."""
+"""Recipes: everything that decides what a training run does, as frozen dataclasses read from YAML."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from coam.errors import ConfigError, MissingExtraError
+
+RECIPES = Path(__file__).parent / "recipes"  # those that come with the package
+
+# Loss -> the objective that has it, "module:Class" (a `coam.training.objective.Objective`), imported when a
+# recipe asks for it. The class also says which kinds of sources it learns from.
+OBJECTIVES: dict[str, str] = {
+    "grid": "coam.training.objective:CorrespondenceObjective",
+    "dual_softmax": "coam.training.objective:CorrespondenceObjective",
+    "nce": "coam.training.objective:CorrespondenceObjective",
+    "hinge": "coam.training.objective:CorrespondenceObjective",
+    "epipolar": "coam.capsnet.objective:EpipolarObjective",
+}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is trained and where it starts."""
+    """The network and its initial weights."""
 
-    architecture: str = "stacked"  # a name of coam.models.registry.ARCHITECTURES
+    architecture: str = "stacked"  # a name of coam.models.registry.NETWORKS
     config: dict[str, Any] = field(default_factory=dict)  # fields of that architecture's configuration
     encoder_weights: str | None = None  # ImageNet weights of the encoder (.safetensors or .pth)
     start: str | None = None  # a model name or .safetensors to fine-tune; overrides the three above
@@ -25,11 +38,11 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """One source of correspondences in the mixture."""
+    """One source of training pairs in the mixture."""
 
-    # Homographies, planar worlds, COLMAP tracks, RGB-D frames, MegaDepth; with the loss "epipolar", which
-    # needs cameras only, also a COLMAP model and a list of posed pairs.
-    kind: Literal["plane", "world", "tracks", "rgbd", "depth", "colmap", "pairs"]
+    # "plane" (homographies), "world" (planar worlds), "tracks" (of COLMAP models), "rgbd", "depth"
+    # (MegaDepth); with the loss "epipolar", which needs cameras only, also "colmap" and "pairs".
+    kind: str
     # Below the data root: folder of photos ("plane", "world"), packed file ("tracks", "rgbd"), MegaDepth's
     # folder ("depth"), folder with images/ and the model in sparse/0/, sparse/ or itself ("colmap"), folder
     # with the photos and pairs_with_gt.txt ("pairs").
@@ -55,10 +68,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class LossSpec:
-    """What is minimised."""
+    """The loss and its weights."""
 
-    # "grid": cross entropy over all cells; "epipolar": CAPSNet's losses, from camera poses alone
-    kind: Literal["grid", "dual_softmax", "nce", "hinge", "epipolar"] = "grid"
+    # A key of `OBJECTIVES`. "grid": cross entropy over all cells; "epipolar": CAPSNet's, from poses alone.
+    kind: str = "grid"
     score_target: Literal["correct", "confusions"] = "correct"  # "confusions": the paper's 1 / (1 + m)^tau
     coarse: float = 0.5  # weight of the cross entropy at stride 16, where the images meet
     fine: float = 0.5  # weight of the fine stage
@@ -75,10 +88,14 @@ class LossSpec:
     epipolar_limit: float = 0.3  # farther from the line, over the image's side, is an outlier
     cycle_limit: float = 0.025  # only matches this near to their line, over the image's side, must lead back
 
+    def __post_init__(self) -> None:
+        if self.kind not in OBJECTIVES:
+            raise ConfigError(f"loss.kind: {self.kind!r} is none of {', '.join(OBJECTIVES)}")
+
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    """How it is minimised."""
+    """AdamW, its schedule, and the moving average."""
 
     lr: float = 8e-4
     encoder_factor: float = 0.25  # of the learning rate for the pretrained encoder
@@ -92,9 +109,36 @@ class OptimiserSpec:
     freeze_norm: bool = False  # keep those of the whole network: for fine-tuning with small batches
 
 
+class RunSpec(Protocol):
+    """What the training loop asks of a recipe; a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sources(self) -> Sized: ...
+    @property
+    def phases(self) -> Sized: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def log_every(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+
+
+def check_run(recipe: RunSpec) -> None:
+    """Refuse what no run could do."""
+    if not recipe.sources or not recipe.phases:
+        raise ConfigError(f"recipe {recipe.name!r} needs at least one source and one phase")
+    if min(recipe.steps, recipe.log_every, recipe.save_every) < 1:
+        raise ConfigError(f"recipe {recipe.name!r}: steps, log_every and save_every must be at least 1")
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """A whole training run."""
+    """A whole training run of a matching network."""
 
     name: str
     sources: tuple[SourceSpec, ...]
@@ -105,27 +149,22 @@ class Recipe:
     wrong_pairs: float = 0.06  # share of pairs whose second photo shows another place
     styles: str | None = None  # folder of style photos
     adain: str | None = None  # AdaIN weights (.safetensors) for `stylize`
-    bank_side: int = 512  # pixels at which photos are kept on the device
-    max_groups: int | None = (
-        None  # of each folder of photos at most so many, evenly chosen (1.4 MB per photo)
-    )
+    bank_side: int = 512  # pixels of a photo in device memory, square
+    max_groups: int | None = None  # of each folder of photos at most so many, evenly chosen (1.4 MB a photo)
     seed: int = 0
     log_every: int = 25  # steps
     save_every: int = 500  # steps
 
     def __post_init__(self) -> None:
-        if not self.sources or not self.phases:
-            raise ConfigError(f"recipe {self.name!r} needs at least one source and one phase")
-        if any(source.share < 0 for source in self.sources) or sum(s.share for s in self.sources) <= 0:
-            raise ConfigError(f"recipe {self.name!r}: the shares of the sources must be positive")
         for phase in self.phases:
             if min(phase.steps, phase.batch, phase.points) < 1 or phase.size < 32 or phase.size % 32:
                 raise ConfigError(
                     f"recipe {self.name!r}: a phase needs positive steps, batch and points and a size that is"
                     f" a multiple of 32, not {phase}"
                 )
-        if min(self.log_every, self.save_every) < 1:
-            raise ConfigError(f"recipe {self.name!r}: log_every and save_every must be at least 1")
+        check_run(self)
+        if any(source.share < 0 for source in self.sources) or sum(s.share for s in self.sources) <= 0:
+            raise ConfigError(f"recipe {self.name!r}: the shares of the sources must be positive")
 
     @property
     def steps(self) -> int:
@@ -160,12 +199,10 @@ def from_mapping(kind: Any, values: Any, where: str) -> Any:
 def _number(values: Any, where: str) -> float:
     """A float; also from text, because YAML takes 1e-4 for one."""
     try:
-        number = (
-            float(values) if isinstance(values, int | float | str) and not isinstance(values, bool) else None
-        )
-    except ValueError:
-        number = None
-    if number is None or not math.isfinite(number):
+        number = math.nan if isinstance(values, bool) else float(values)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
         raise ConfigError(f"{where}: {values!r} is not a number")
     return number
 
@@ -186,22 +223,32 @@ def _dataclass_from(kind: Any, values: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def load_recipe(path: str | Path) -> Recipe:
+def load_recipe(name: str | Path) -> Recipe:
     """A recipe from a YAML file, or by the name of one that comes with the package."""
+    path = recipe_path(name)
+    recipe: Recipe = from_mapping(Recipe, read_yaml(path), path.name)
+    return recipe
+
+
+def recipe_path(name: str | Path) -> Path:
+    """Where a recipe lies: the file itself, or the packaged one of that name."""
+    path = Path(name)
+    if path.suffix:
+        return path
+    packaged = RECIPES / f"{path}.yaml"
+    if not packaged.is_file():
+        names = ", ".join(sorted(p.stem for p in RECIPES.glob("*.yaml")))
+        raise ConfigError(f"there is no recipe {str(path)!r}; choose one of {names} or give a .yaml file")
+    return packaged
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values of a YAML file."""
     try:
         import yaml
     except ImportError as error:
         raise MissingExtraError("pyyaml", "train") from error
-    path = Path(path)
-    if not path.suffix:
-        packaged = Path(__file__).parent / "recipes" / f"{path}.yaml"
-        if not packaged.is_file():
-            names = ", ".join(sorted(p.stem for p in packaged.parent.glob("*.yaml")))
-            raise ConfigError(f"there is no recipe {str(path)!r}; choose one of {names} or give a .yaml file")
-        path = packaged
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
-    recipe: Recipe = from_mapping(Recipe, values, path.name)
-    return recipe

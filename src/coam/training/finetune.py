@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import math
-import os
 import sys
 import tempfile
 import time
@@ -17,27 +16,38 @@ from typing import Any
 
 import torch
 
-from coam.data.bank import list_photos
+from coam.data.photo_bank import photos_below
 from coam.data.sample import PairSource
 from coam.errors import ConfigError, DataError
-from coam.models.registry import DescriptorModel
+from coam.models.network import DescriptorNetwork
+from coam.store.atomic import write_json
 from coam.training.config import Phase, Recipe, from_mapping, load_recipe
-from coam.training.log import read_log
-from coam.training.loop import LOG, Outcome, Report, build_start, make_fabric, make_folder, train
-from coam.training.objective import Objective
-from coam.training.run import inherited_card
+from coam.training.log import Report, read_log
+from coam.training.loop import LOG, Outcome, make_fabric, make_folder
+from coam.training.objective import CorrespondenceObjective
+from coam.training.run import build_start, inherited_card, train
 from coam.training.sources import build_mixture
 from coam.training.stopping import Stopped
 
 RECIPE = "finetune-photos"
 RECIPE_FILE = "recipe.json"  # the recipe as planned, so that a run that goes on keeps its plan
-CPU_SIZE, CPU_BATCH, CPU_POINTS = 192, 4, 512
-SHARE_FOR_STEPS = 0.85  # of the time; the rest is for the figures before and after
-TRIAL_STEPS = {
-    "cpu": 2,
-    "cuda": 8,
-}  # on CUDA the first few are slow: kernels are chosen and a graph is recorded
-CHECK_SEED, CHECK_PAIRS = 4_294_967, 16
+CHECK_SEED = 4_294_967  # of the views on which models are compared; training draws others
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """How the time is spent."""
+
+    cpu_size: int = 192  # pixels of a picture where there is no GPU
+    cpu_batch: int = 4  # pairs
+    cpu_points: int = 512  # correspondences of a pair
+    share_for_steps: float = 0.85  # of the time; the rest is for the figures before and after
+    trial_steps_cpu: int = 2
+    trial_steps_cuda: int = 8  # the first few are slow: kernels are chosen and a graph is recorded
+    check_pairs: int = 16  # pairs on which the model is compared with its start
+
+
+OPTIONS = FinetuneOptions()
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Figures:
 class FineTuned:
     """What fine-tuning did."""
 
-    outcome: Outcome
+    outcome: Outcome[DescriptorNetwork]
     recipe: Recipe
     photos: int
     before: Figures
@@ -77,17 +87,21 @@ def finetune_photos(
     began = time.monotonic()
     photos = _checked_folders(photos, folder)
     recipe, planned = _starting_recipe(photos, folder, start)
-    count = min(len(list_photos(photos)), recipe.max_groups or sys.maxsize)
+    count = min(len(photos_below(photos)), recipe.max_groups or sys.maxsize)
     file = build_start(recipe, photos)
     fabric = make_fabric(device)
-    recipe = recipe if planned else _for_device(recipe, fabric.device)
+    if not planned and fabric.device.type != "cuda":  # small pictures and batches where there is no GPU
+        phase = Phase(recipe.phases[0].steps, OPTIONS.cpu_size, OPTIONS.cpu_batch, OPTIONS.cpu_points)
+        recipe = replace(recipe, phases=(phase,))
     source = build_mixture(recipe, photos, fabric.device)
     before = check(file.model, recipe, source, fabric.device)
     if not planned:
         rate = _trial(recipe, source, file.model, fabric)
-        recipe = plan_steps(recipe, rate, SHARE_FOR_STEPS * (minutes * 60 - (time.monotonic() - began)))
+        recipe = plan_steps(
+            recipe, rate, OPTIONS.share_for_steps * (minutes * 60 - (time.monotonic() - began))
+        )
         make_folder(folder)
-        _write_recipe(recipe, folder / RECIPE_FILE)
+        write_json(folder / RECIPE_FILE, dataclasses.asdict(recipe), indent=1)
     if tell_plan is not None:
         tell_plan(recipe)
     seconds = minutes * 60 - (time.monotonic() - began)
@@ -98,19 +112,18 @@ def finetune_photos(
 
 
 @torch.no_grad()
-def check(model: DescriptorModel, recipe: Recipe, source: PairSource, device: torch.device) -> Figures:
+def check(model: DescriptorNetwork, recipe: Recipe, source: PairSource, device: torch.device) -> Figures:
     """Figures on fixed random views that training does not draw (but of the same photos)."""
     model = copy.deepcopy(model).to(device).eval()
-    objective, phase = Objective(model, recipe.loss), recipe.phases[-1]
+    objective, phase = CorrespondenceObjective(model, recipe.loss), recipe.phases[-1]
     generator = torch.Generator(device=device).manual_seed(CHECK_SEED)
-    right, error = [], []
-    for _ in range(math.ceil(CHECK_PAIRS / phase.batch)):
+    found = []
+    for _ in range(math.ceil(OPTIONS.check_pairs / phase.batch)):
         batch = source.sample(phase.batch, phase.size, phase.points, generator)
         torch.manual_seed(CHECK_SEED)
-        figures = objective(**vars(batch))
-        right.append(float(figures["accuracy"]))
-        error.append(float(figures["error"]))
-    return Figures(sum(right) / len(right), sum(error) / len(error))
+        found.append(objective(**batch.tensors()))
+    right, error = (sum(float(f[key]) for f in found) / len(found) for key in ("accuracy", "error"))
+    return Figures(right, error)
 
 
 def plan_steps(recipe: Recipe, pairs_per_second: float, seconds: float) -> Recipe:
@@ -118,12 +131,11 @@ def plan_steps(recipe: Recipe, pairs_per_second: float, seconds: float) -> Recip
     phase = recipe.phases[0]
     steps = max(1, min(phase.steps, int(seconds * pairs_per_second / phase.batch)))
     warmup = max(1, min(recipe.optimiser.warmup, steps // 10))
-    log_every = max(1, min(recipe.log_every, steps // 50))
     return replace(
         recipe,
         phases=(replace(phase, steps=steps),),
         optimiser=replace(recipe.optimiser, warmup=warmup),
-        log_every=log_every,
+        log_every=max(1, min(recipe.log_every, steps // 50)),
         save_every=max(10, min(recipe.save_every, steps // 5)),
     )
 
@@ -155,17 +167,10 @@ def _starting_recipe(photos: Path, folder: Path, start: str | None) -> tuple[Rec
     return planned, True
 
 
-def _for_device(recipe: Recipe, device: torch.device) -> Recipe:
-    """Small pictures and batches where there is no GPU."""
-    if device.type == "cuda":
-        return recipe
-    steps = recipe.phases[0].steps
-    return replace(recipe, phases=(Phase(steps, CPU_SIZE, CPU_BATCH, CPU_POINTS),))
-
-
-def _trial(recipe: Recipe, source: PairSource, model: DescriptorModel, fabric: Any) -> float:
+def _trial(recipe: Recipe, source: PairSource, model: DescriptorNetwork, fabric: Any) -> float:
     """Pairs per second of real training steps, whose result is thrown away."""
-    steps = TRIAL_STEPS[fabric.device.type]
+    cuda = fabric.device.type == "cuda"
+    steps = OPTIONS.trial_steps_cuda if cuda else OPTIONS.trial_steps_cpu
     trial = replace(recipe, phases=(replace(recipe.phases[0], steps=steps),), log_every=1)
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -173,12 +178,6 @@ def _trial(recipe: Recipe, source: PairSource, model: DescriptorModel, fabric: A
         except Stopped as stopped:
             raise KeyboardInterrupt from stopped  # of a trial nothing is kept to go on from
         return read_log(Path(folder) / LOG)[-1]["pairs_per_second"]
-
-
-def _write_recipe(recipe: Recipe, path: Path) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(dataclasses.asdict(recipe), indent=1) + os.linesep, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _card(card: dict[str, Any], recipe: Recipe, photos: int) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""What a run tells: one JSON line every few steps, for machines, and the same to whoever watches."""
+"""The log of a run, and its curves."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,48 +14,49 @@ import torch
 from torch import Tensor
 
 from coam.errors import CoamError, DataError
+from coam.store.atomic import write_text
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
-class Clock:
-    """How many pairs a second; read only when asked, because reading waits for the device."""
+Report = Callable[[dict[str, float]], None]
 
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
-        self.start, self.pairs = time.perf_counter(), 0
 
-    def add(self, pairs: int) -> None:
-        """Count the pairs of a step."""
-        self.pairs += pairs
+class RunLog:
+    """One JSON line every few steps, to a file and to a callback."""
 
-    def pairs_per_second(self) -> float:
-        """Since the last reading."""
+    def __init__(self, path: Path, device: torch.device, report: Report | None, writes: bool = True) -> None:
+        """`writes`: False in all processes of a run but the first."""
+        self.path, self.cuda, self.report, self.writes = path, device.type == "cuda", report, writes
+        self.start, self.pairs = time.perf_counter(), 0  # since the last line
+
+    def write(self, figures: dict[str, Tensor], step: int, progress: float | None) -> dict[str, float]:
+        """The line of a step; only now the device is waited for."""
+        values = torch.stack([value.float() for value in figures.values()]).tolist()
+        line = {"step": float(step), **dict(zip(figures, values, strict=True))}
+        if progress is not None:
+            line["progress"] = progress
         if self.cuda:
             torch.cuda.synchronize()
         now = time.perf_counter()
-        rate = self.pairs / (now - self.start)
+        line["pairs_per_second"] = self.pairs / (now - self.start)
         self.start, self.pairs = now, 0
-        return rate
+        if self.writes:
+            with self.path.open("a") as file:
+                file.write(json.dumps({key: round(value, 6) for key, value in line.items()}) + "\n")
+            if self.report is not None:
+                self.report(line)
+        return line
 
 
-def summarise(figures: dict[str, Tensor], norm: Tensor, step: int, clock: Clock) -> dict[str, float]:
-    """One line of the log."""
-    values = torch.stack([value.float() for value in figures.values()] + [norm.float()]).tolist()
-    line = {"step": float(step), **dict(zip((*figures, "gradient"), values, strict=True))}
-    line["pairs_per_second"] = clock.pairs_per_second()
-    return line
-
-
-def append_line(
-    path: Path, line: dict[str, float], report: Callable[[dict[str, float]], None] | None
-) -> None:
-    """Append to the JSON-lines file and tell whoever watches."""
-    with path.open("a") as file:
-        file.write(json.dumps({key: round(value, 6) for key, value in line.items()}) + "\n")
-    if report is not None:
-        report(line)
+def print_line(line: dict[str, float]) -> None:
+    """A log line for people, on stderr."""
+    shown = {key: value for key, value in line.items() if key not in ("step", "pairs_per_second")}
+    figures = "  ".join(f"{key} {value:.4f}" for key, value in shown.items())
+    memory = f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_available() else ""
+    rate = f"{line['pairs_per_second']:.1f} pairs/s"
+    print(f"step {line['step']:6.0f}  {figures}  {rate}{memory}", file=sys.stderr, flush=True)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -70,20 +72,17 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 def drop_lines_after(path: Path, step: int) -> None:
     """Leave out what was logged after `step`: these steps are taken again."""
-    if not path.exists():
-        return
-    kept = [line for line in read_log(path) if line["step"] <= step]
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    temporary.replace(path)
+    if path.exists():
+        lines = [line for line in read_log(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def check_finite(line: dict[str, float], checkpoint: Path) -> None:
     """Stop before a broken step is saved."""
     if math.isfinite(line["loss"]) and math.isfinite(line["gradient"]):
         return
-    kept = f"; {checkpoint} holds the last good step" if checkpoint.exists() else ""
-    raise CoamError(f"the loss is not finite at step {line['step']:.0f}; try a lower learning rate{kept}")
+    saved = f"; {checkpoint} holds the last good step" if checkpoint.exists() else ""
+    raise CoamError(f"the loss is not finite at step {line['step']:.0f}; try a lower learning rate{saved}")
 
 
 def draw_log(lines: list[dict[str, float]], title: str = "") -> Image.Image:

@@ -1,52 +1,36 @@
-"""The training loop, in the order in which things happen.
+"""The training loop: resume, take steps, log, save checkpoints, stop when time is over or someone asks.
 
-Every step draws its randomness from a seed made of the recipe's seed, the step and the process, so a run that
-was killed and resumed takes exactly the steps that an unbroken one takes. Ctrl-C ends it after a whole step.
+It is the same for everything that is trained; what a step does is the caller's. A step draws its randomness
+from a seed made of the recipe's seed, the step and the process, so a run that was killed and resumed takes
+exactly the steps that an unbroken one takes. Ctrl-C and SIGTERM end it after a whole step.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coam.data.posed import PosedSource
-from coam.data.sample import PairSource
 from coam.errors import ConfigError, DataError, MissingExtraError
-from coam.models.encoders import load_pretrained
-from coam.models.registry import (
-    DescriptorModel,
-    ModelFile,
-    architecture_of,
-    build_model,
-    load_model,
-    save_model,
-)
-from coam.training.checkpoint import load_checkpoint, save_checkpoint
-from coam.training.config import LossSpec, Recipe
-from coam.training.log import Clock, append_line, check_finite, drop_lines_after, summarise
-from coam.training.objective import Objective
-from coam.training.objective_posed import EpipolarObjective
-from coam.training.schedule import phase_of, start_average
-from coam.training.step import Step, build_optimiser, set_training_mode
+from coam.training.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from coam.training.config import RunSpec
+from coam.training.log import Report, RunLog, check_finite, drop_lines_after
 from coam.training.stopping import Stopped, stop_requests
 
-Report = Callable[[dict[str, float]], None]
 MODEL, CHECKPOINT, LOG = "model.safetensors", "checkpoint.safetensors", "log.jsonl"
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[Network]):
     """What a run leaves behind."""
 
-    model: DescriptorModel  # with the averaged weights
+    model: Network  # with the averaged weights
     step: int
     finished: bool  # False: the time budget ended it; run again to go on
     seconds: float
@@ -54,95 +38,71 @@ class Outcome:
     taken: int = 1  # steps of this call; 0: the run was complete before
 
 
-def build_start(recipe: Recipe, root: Path) -> ModelFile:
-    """The model a recipe starts from, with the card of the one it fine-tunes (empty for a new one)."""
-    spec = recipe.model
-    if spec.start is not None:
-        return load_model(spec.start)
-    torch.manual_seed(recipe.seed)
-    model = build_model(spec.architecture, spec.config)
-    if spec.encoder_weights is not None:
-        load_pretrained(model.encoder, root / spec.encoder_weights)
-    return ModelFile(model, recipe.name, spec.architecture, trained=False)
+class Run:
+    """A training in its folder, which goes on from the checkpoint that it finds there."""
 
+    def __init__(
+        self,
+        recipe: RunSpec,
+        state: TrainState,
+        folder: Path,
+        fabric: Any,
+        report: Report | None = None,
+        started: float | None = None,
+    ) -> None:
+        """`report` gets every line of the log; `started` is when the time began to run (`time.monotonic`)."""
+        self.recipe, self.state, self.folder, self.fabric, self.report = recipe, state, folder, fabric, report
+        self.started = time.monotonic() if started is None else started
+        self.signalled: int | None = None  # number of the signal that asked to stop
+        make_folder(folder)
+        if (folder / CHECKPOINT).exists():
+            load_checkpoint(folder / CHECKPOINT, recipe, state)
+        if fabric.is_global_zero:  # a killed run may have logged steps that it did not save
+            drop_lines_after(folder / LOG, state.step)
+        self.first_step = state.step
 
-def train(
-    recipe: Recipe,
-    source: PairSource | PosedSource,
-    model: DescriptorModel,
-    folder: Path,
-    fabric: Any = None,
-    budget_seconds: float = math.inf,
-    report: Report | None = None,
-    card: dict[str, Any] | None = None,
-) -> Outcome:
-    """Train until the recipe's steps are done or the time is over; goes on from a checkpoint in `folder`.
+    @property
+    def finished(self) -> bool:
+        """Whether the steps, or the whole of the time that stands for them, are over."""
+        return self.state.step >= self.recipe.steps or (self.state.progress or 0.0) >= 1.0
 
-    `report` gets every line of the log. `card` goes into the model's file, with recipe and steps added.
-    Ctrl-C and SIGTERM let the step under way end, save everything, and raise `Stopped`.
-    """
-    start_time = time.monotonic()
-    fabric = fabric or make_fabric()
-    check_batches(recipe, fabric.world_size)
-    make_folder(folder)
-    checkpoint = folder / CHECKPOINT
-    model = model.to(fabric.device)
-    if fabric.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = build_optimiser(model, recipe.optimiser)
-    average = start_average(model)
-    step = load_checkpoint(checkpoint, recipe, model, average, optimiser) if checkpoint.exists() else 0
-    losses = build_objective(model, recipe.loss)
-    objective, wrapped = fabric.setup(losses, optimiser)
-    take_step = Step(recipe, source, model, losses, objective, wrapped, average, fabric)
-    set_training_mode(model, recipe.optimiser)
-    if fabric.is_global_zero:
-        drop_lines_after(folder / LOG, step)  # a killed run may have logged steps that it did not save
-    clock = Clock(fabric.device)
-    first_step, last, signalled = step, step >= recipe.steps, None
+    def seconds(self) -> float:
+        """Since the run was started."""
+        return time.monotonic() - self.started
 
-    with stop_requests() as request:
-        while not last:
-            figures, norm = take_step(step)
-            step += 1
-            clock.add(phase_of(recipe, step - 1).batch)
-            over, signalled = time.monotonic() - start_time >= budget_seconds, request.number
-            if fabric.world_size > 1:  # all must stop at the same step, so the first one looks for all
-                over, signalled = fabric.broadcast((over, signalled))
-            last = over or signalled is not None or step == recipe.steps
-            if last or step % recipe.log_every == 0 or step % recipe.save_every == 0:
-                line = summarise(figures, norm, step, clock)
-                if fabric.is_global_zero:
-                    append_line(folder / LOG, line, report)
-                check_finite(line, checkpoint)  # before anything broken is saved
-            if fabric.is_global_zero and (last or step % recipe.save_every == 0):
-                save_checkpoint(checkpoint, step, recipe, model, average, optimiser)
+    def take_steps(
+        self, take_step: Callable[[], tuple[dict[str, Tensor], int]], is_over: Callable[[], bool]
+    ) -> None:
+        """Take steps until the run is finished, `is_over` says so after one, or a signal comes.
 
-    averaged = build_model_like(model, average)
-    if fabric.is_global_zero:
-        name, full_card = describe(recipe, step, card or {})
-        save_model(averaged, folder / MODEL, name, full_card)
-    fabric.barrier()
-    if signalled is not None and step < recipe.steps:
-        raise Stopped(step, signalled, fabric.is_global_zero)
-    seconds = time.monotonic() - start_time
-    finished, taken = step >= recipe.steps, step - first_step
-    return Outcome(averaged, step, finished, seconds, fabric.is_global_zero, taken)
+        `take_step` returns figures (with "loss" and "gradient") and the number of pairs it learned from.
+        """
+        state, fabric, last = self.state, self.fabric, self.finished
+        log = RunLog(self.folder / LOG, fabric.device, self.report, fabric.is_global_zero)
+        with stop_requests() as request:
+            while not last:
+                figures, pairs = take_step()
+                state.step += 1
+                log.pairs += pairs
+                over, self.signalled = is_over(), request.number
+                if fabric.world_size > 1:  # all must stop at the same step, so the first one looks for all
+                    over, self.signalled = fabric.broadcast((over, self.signalled))
+                last = over or self.signalled is not None or self.finished
+                saves = last or state.step % self.recipe.save_every == 0
+                if saves or state.step % self.recipe.log_every == 0:
+                    line = log.write(figures, state.step, state.progress)
+                    check_finite(line, self.folder / CHECKPOINT)  # before anything broken is saved
+                if saves and fabric.is_global_zero:
+                    save_checkpoint(self.folder / CHECKPOINT, self.recipe, state)
 
-
-def build_objective(model: DescriptorModel, spec: LossSpec) -> Objective | EpipolarObjective:
-    """The losses by name: of known correspondences, or of known cameras."""
-    return EpipolarObjective(model, spec) if spec.kind == "epipolar" else Objective(model, spec)
-
-
-def describe(recipe: Recipe, step: int, card: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and card of the model's file; what fine-tuning did stands beside what its start's card says."""
-    provenance = {"recipe": recipe.name, "steps": step}
-    if "fine_tuned" not in card:
-        return recipe.name, {**card, **provenance}
-    tuned = {**card["fine_tuned"], **provenance}
-    return f"{tuned['from']}+{recipe.name}", {**card, "fine_tuned": tuned}
+    def end(self, model: Network) -> Outcome[Network]:
+        """The outcome, once the model is saved; raises `Stopped` where a signal ended the run early."""
+        self.fabric.barrier()
+        first_process = self.fabric.is_global_zero
+        if self.signalled is not None and not self.finished:
+            raise Stopped(self.state.step, self.signalled, first_process)
+        taken = self.state.step - self.first_step
+        return Outcome(model, self.state.step, self.finished, self.seconds(), first_process, taken)
 
 
 def make_fabric(device: str = "auto", devices: int = 1) -> Any:
@@ -163,13 +123,13 @@ def make_fabric(device: str = "auto", devices: int = 1) -> Any:
     return fabric
 
 
-def check_batches(recipe: Recipe, processes: int) -> None:
-    """Every process takes an equal part of each batch."""
-    for phase in recipe.phases:
-        if phase.batch % processes:
-            raise ConfigError(
-                f"a batch of {phase.batch} pairs cannot be shared by {processes} processes equally"
-            )
+def to_device(network: Network, device: torch.device) -> Network:
+    """The network where it is trained; on CUDA in the layout, and with the products, that are fast there."""
+    network = network.to(device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def make_folder(folder: Path) -> None:
@@ -180,8 +140,8 @@ def make_folder(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be made a folder ({error.strerror}); choose another") from error
 
 
-def build_model_like(model: DescriptorModel, state: dict[str, Tensor]) -> DescriptorModel:
-    """A copy of the network with other weights, in evaluation mode, on the CPU."""
-    copy = build_model(architecture_of(model), dataclasses.asdict(model.config))
-    copy.load_state_dict({key: value.detach().cpu() for key, value in state.items()})
-    return copy.eval()
+def seed_step(generator: torch.Generator, seed: int, step: int, rank: int) -> None:
+    """One seed per step and process, for the data and for the losses' own draws."""
+    value = (seed * 1_000_003 + step) * 1_009 + rank
+    generator.manual_seed(value)
+    torch.manual_seed(value)

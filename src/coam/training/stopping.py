@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step that is under way, so that no step is lost."""
+"""Graceful stop: Ctrl-C and SIGTERM end a run after the step that is under way, so that no step is lost."""
 
 from __future__ import annotations
 

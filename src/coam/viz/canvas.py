@@ -1,4 +1,4 @@
-"""What every picture needs: photos as bytes, room for two of them, smooth lines and dots, a caption."""
+"""Drawing primitives: photos as bytes, layouts of photos, antialiased lines and dots, captions and panels."""
 
 from __future__ import annotations
 
@@ -13,29 +13,24 @@ from PIL import Image, ImageDraw, ImageFont
 
 from coam.errors import ConfigError
 from coam.geometry.coordinates import resize_points
+from coam.images import load_image
 from coam.types import FloatArray, Matches, Size
 from coam.viz.colours import INK, PAPER, ByteImage, Rgb
 
 Layout = Literal["auto", "horizontal", "vertical"]
 GAP = 8  # pixels of paper between two photos
 CAPTION_HEIGHT = 30
+_TITLE_HEIGHT = 28
 _SUBPIXEL_BITS = 4  # OpenCV draws at 1/16 pixel
 _FAR = 1e5  # pixels
 _PHASES = 4  # dots are placed at quarters of a pixel
 _RIM = 0.8  # pixels
 
 
-def as_rgb(image: Any) -> ByteImage:
-    """Bytes (H, W, 3) of any image-like that `coam.images.load_image` takes."""
-    from coam.images import load_image
-
-    return load_image(image).rgb
-
-
 def photos_of(matches: Matches, images: tuple[Any, Any] | None) -> tuple[ByteImage, ByteImage]:
     """The two photos to draw on: `images` where given, else those that `matches` carries or came from."""
     if images is not None:
-        return as_rgb(images[0]), as_rgb(images[1])
+        return load_image(images[0]).rgb, load_image(images[1]).rgb
     return _own_photo(matches, 0), _own_photo(matches, 1)
 
 
@@ -43,7 +38,7 @@ def _own_photo(matches: Matches, number: int) -> ByteImage:
     """Photo 0 or 1 as it was matched, or from its file."""
     kept, size = ((matches.image0, matches.size0), (matches.image1, matches.size1))[number]
     if kept is not None:
-        return as_rgb(kept)
+        return load_image(kept).rgb
     path = matches.meta.get(f"image{number}")
     if not isinstance(path, str):
         raise ConfigError(
@@ -51,10 +46,10 @@ def _own_photo(matches: Matches, number: int) -> ByteImage:
         )
     if not os.path.isfile(path):
         raise ConfigError(f"{path}: the matched photo is no longer there: pass images=(photo0, photo1)")
-    photo = as_rgb(path)
-    if (photo.shape[1], photo.shape[0]) != size:
+    photo = load_image(path)
+    if photo.size != size:
         raise ConfigError(f"{path}: is not the photo that was matched, {size[0]} x {size[1]}: pass images=")
-    return photo
+    return photo.rgb
 
 
 def resize(image: ByteImage, size: Size) -> ByteImage:
@@ -232,19 +227,40 @@ def with_caption(picture: ByteImage, text: str, swatches: tuple[Swatch, ...] = (
     top = height + (CAPTION_HEIGHT - size) // 2 - 1
     right = width - 6
     for swatch in reversed(swatches):
-        bar_width = 90 if len(swatch.colours) > 1 else 14
-        for words, is_bar in ((swatch.after, False), ("", True), (swatch.before, False)):
-            if is_bar:
-                bar = Image.fromarray(np.repeat(swatch.colours[None], 12, axis=0)).resize((bar_width, 12))
-                right -= bar_width
-                page.paste(bar, (right, height + (CAPTION_HEIGHT - 12) // 2))
-                right -= 5
-            elif words:
-                right -= text_width(words, size)
-                pen.text((right, top), words, fill=INK, font=font(size))
-                right -= 5
+        bar_size = (90 if len(swatch.colours) > 1 else 14, 12)
+        bar = Image.fromarray(np.repeat(swatch.colours[None], 12, axis=0)).resize(bar_size)
+        for part in (swatch.after, bar, swatch.before):
+            if isinstance(part, Image.Image):
+                right -= part.width
+                page.paste(part, (right, height + (CAPTION_HEIGHT - 12) // 2))
+            elif part:
+                right -= text_width(part, size)
+                pen.text((right, top), part, fill=INK, font=font(size))
+            right -= 5 if part else 0
         right -= 9
     while text and text_width(text, size) > right - 8:
         text = text[:-2].rstrip(" ,;·…") + "…" if len(text) > 2 else ""
     pen.text((6, top), text, fill=INK, font=font(size))
+    return page
+
+
+def panel_grid(panels: list[tuple[str, ByteImage]], columns: int) -> Image.Image:
+    """Titled pictures in rows of `columns`; a column is as wide as its widest picture."""
+    rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    widths = [max(row[c][1].shape[1] for row in rows if c < len(row)) for c in range(len(rows[0]))]
+    heights = [max(image.shape[0] for _, image in row) for row in rows]
+    total = (
+        sum(widths) + GAP * (len(widths) - 1),
+        sum(heights) + _TITLE_HEIGHT * len(rows) + GAP * (len(rows) - 1),
+    )
+    page = Image.new("RGB", total, PAPER)
+    pen = ImageDraw.Draw(page)
+    top = 0
+    for row, height in zip(rows, heights, strict=True):
+        left = 0
+        for (title, image), width in zip(row, widths, strict=False):
+            pen.text((left + 4, top + 6), title, fill=INK, font=font(14))
+            page.paste(Image.fromarray(image), (left, top + _TITLE_HEIGHT))
+            left += width + GAP
+        top += _TITLE_HEIGHT + height + GAP
     return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from coam.errors import ConfigError, MissingExtraError
+from coam.errors import ConfigError, import_extra
 
-# Okabe and Ito's colours; the dashes tell lines apart where colour cannot.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", "--", "-.", ":")
+# Okabe and Ito's colours; the dashes (points on, points off) tell lines apart where colour cannot.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+_DASHES = ((), (7, 4), (2, 3), (9, 3, 2, 3), (5, 2), (1, 2), (12, 4))
+
+Curves = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # name -> x (K,), y (K,)
 
 
 def draw_curves(
-    curves: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
+    curves: Curves,
     *,
     x_label: str,
     y_label: str,
@@ -26,59 +29,72 @@ def draw_curves(
     y_range: tuple[float, float] | None = None,
     size: tuple[int, int] = (900, 560),
 ) -> Image.Image:
-    """One line per entry name -> (x (K,), y (K,)), in a picture of `size` (width, height) pixels."""
+    """One line per curve, in a picture of `size` (width, height) pixels."""
+    figure = _figure(size)
+    _plot(figure.subplots(), curves, x_label, y_label, title, y_range, markers="osD^v")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return Image.open(buffer).convert("RGB")
+
+
+def curves_svg(
+    curves: Curves, *, x_label: str, y_label: str, y_range: tuple[float, float] | None = None
+) -> str:
+    """One line per curve, as an <svg> element to stand in an HTML page: it refers to nothing outside."""
+    figure = _figure((760, 470))
+    import matplotlib
+
+    text = io.StringIO()
+    # Text stays text; with a fixed salt and no date, equal curves are equal text.
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "coam", "font.sans-serif": ["DejaVu Sans"]}
+    with matplotlib.rc_context(settings | {"text.parse_math": False}):
+        axes = figure.subplots()
+        _plot(axes, curves, x_label, y_label, "", y_range)
+        axes.tick_params(length=0)  # ticks, like markers, would be references
+        axes.spines[["left", "bottom"]].set_color("#8a94a0")
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    element = text.getvalue()[text.getvalue().index("<svg") :]
+    # HTML knows the name space of <svg>, and the addresses would look like requests.
+    return re.sub(r' xmlns(:xlink)?="[^"]*"', "", element)
+
+
+def _figure(size: tuple[int, int]) -> Any:
+    # A figure draws itself as PNG or SVG without a window.
+    make_figure = import_extra("matplotlib.figure", "eval").Figure
+    return make_figure(figsize=(size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
+
+
+def _plot(
+    axes: Any,
+    curves: Curves,
+    x_label: str,
+    y_label: str,
+    title: str,
+    y_range: tuple[float, float] | None,
+    markers: str = "",
+) -> None:
     if not curves:
         raise ConfigError("there is no curve to draw; give at least one name -> (x, y)")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "eval") from error
-    figure = Figure(figsize=(size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
     for index, (name, (x, y)) in enumerate(curves.items()):
-        axes.plot(
-            np.asarray(x),
-            np.asarray(y),
-            _DASHES[(index // 2) % len(_DASHES)],
+        (line,) = axes.plot(
+            np.asarray(x, dtype=np.float64),
+            np.asarray(y, dtype=np.float64),
             color=_COLOURS[index % len(_COLOURS)],
-            marker="osD^v"[index % 5],
+            marker=markers[index % len(markers)] if markers else "",
             markersize=5,
             linewidth=2,
             label=name,
         )
-    _style(axes, x_label, y_label, title, y_range)
-    return _render(figure)
-
-
-def draw_accuracy_curves(
-    accuracies: Mapping[str, npt.ArrayLike], *, title: str = "", first_threshold: int = 1
-) -> Image.Image:
-    """Mean matching accuracy (in [0, 1]) of each method at `first_threshold`, + 1, + 2, ... pixels."""
-    curves = {}
-    for name, values in accuracies.items():
-        array = np.asarray(values, dtype=np.float64)
-        curves[name] = (np.arange(first_threshold, first_threshold + len(array)), array)
-    return draw_curves(
-        curves, x_label="threshold in pixels", y_label="mean matching accuracy", title=title, y_range=(0, 1)
-    )
-
-
-def _style(axes: Any, x_label: str, y_label: str, title: str, y_range: tuple[float, float] | None) -> None:
+        if dashes := _DASHES[index % len(_DASHES)]:
+            line.set_dashes(dashes)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.set_title(title, loc="left")
     if y_range is not None:
         axes.set_ylim(*y_range)
-    axes.grid(color="#d8dce2", linewidth=0.8)
+    axes.grid(color="#8a94a0", alpha=0.35, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(frameon=False)
-
-
-def _render(figure: Any) -> Image.Image:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return Image.open(io.BytesIO(buffer.getvalue())).convert("RGB")
+    axes.legend(frameon=False, handlelength=4)

@@ -1,4 +1,4 @@
-"""Self-contained pages: a template of this package plus data, no request to anywhere."""
+"""Self-contained HTML pages: a template of this package plus data, no request to anywhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import json
+import re
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -20,8 +21,8 @@ from coam.viz.colours import ByteImage
 _POLICY = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def fill_page(template: str, title: str, data: dict[str, Any]) -> str:
-    """The page `template` (a file in `coam/viz/pages`) with its `title` and its JSON `data`.
+def fill_page(name: str, title: str, data: dict[str, Any]) -> str:
+    """The page `name` (a file in `coam/viz/pages`) with its `title` and its JSON `data`.
 
     Names in `data` come from users: the JSON is written so that no text in it can end its script element, and
     the pages show it as text only.
@@ -29,13 +30,22 @@ def fill_page(template: str, title: str, data: dict[str, Any]) -> str:
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    page = _template(template).replace("@@POLICY@@", _POLICY).replace("@@TITLE@@", html.escape(title))
-    return page.replace("@@DATA@@", text)
+    return _filled(_template(name), {"TITLE": html.escape(title), "DATA": text})
 
 
 @cache
 def _template(name: str) -> str:
-    return resources.files("coam.viz").joinpath("pages", name).read_text(encoding="utf-8")
+    """The page in the shell that all share; its file holds a style, a body and a script, in this order."""
+    folder = resources.files("coam.viz").joinpath("pages")
+    page, shell = (folder.joinpath(file).read_text(encoding="utf-8") for file in (name, "shell.html"))
+    style, rest = page.removeprefix("<style>\n").split("</style>\n")
+    body, script = rest.removesuffix("</script>\n").split("<script>\n")
+    return _filled(shell, {"POLICY": _POLICY, "STYLE": style, "BODY": body, "SCRIPT": script})
+
+
+def _filled(text: str, parts: dict[str, str]) -> str:
+    """`text` with @@NAME@@ replaced in one pass: what is put in is never searched for marks."""
+    return re.sub(r"@@([A-Z]+)@@", lambda mark: parts.get(mark[1], mark[0]), text)
 
 
 def base64_array(array: npt.NDArray[Any]) -> str:

@@ -1,4 +1,4 @@
-"""One page to look into the matches of a pair: pan, zoom, hover, filter, flicker."""
+"""The matches of a pair as an interactive page: pan, zoom, hover, filter, flicker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from coam.errors import DataError
 from coam.types import FloatArray, IntArray, Matches, matches_in_words
-from coam.viz.alignment import align, flicker_frames
 from coam.viz.canvas import fitted, photos_of, resize
 from coam.viz.colours import DOUBTFUL, colour_table, score_end
 from coam.viz.html import base64_array, fill_page, photo_uri
 from coam.viz.matches import flow_colours, spread_subset
+from coam.viz.overlay import align, flicker_frames
 
 
 def match_page(

@@ -37,6 +37,8 @@ from coam.viz.colours import (
 
 Style = Literal["side", "overlay", "flow"]
 Colour = Literal["score", "correct"]
+_ACROSS = np.stack([np.linspace(0, 1, 64), np.full(64, 0.5)], axis=-1).astype(np.float32)
+_FLOW_LEGEND = Swatch(plane_colours(_ACROSS, (0, 0), (1, 1)), before="same colour = same place")
 
 
 def draw_matches(
@@ -78,14 +80,14 @@ def draw_matches(
         shown0, shown1 = resize(photo0, place.shown0), resize(photo1, place.shown1)
         canvas = paste_pair(place, faded(shown0, **fade), faded(shown1, **fade))
     at0, at1 = place.place(0, matches.points0), place.place(1, matches.points1)
+    colours, swatches = _colours(matches, mask, doubtful)
     if style == "flow":
-        colours, swatches = flow_colours(matches.points0), _flow_legend()
-    else:
-        colours, swatches = _colours(matches, mask, doubtful)
-    order = _drawing_order(matches.scores, mask)
+        colours, swatches = flow_colours(matches.points0), (_FLOW_LEGEND,)
+    # Worst first, so that the best lie on top; with a mask the wrong ones do, so that none is hidden.
+    order = np.argsort(matches.scores, kind="stable") if mask is None else np.lexsort((matches.scores, ~mask))
     chosen = np.arange(0)
     if style != "flow":
-        chosen = _lines_to_draw(matches, max_lines, order)
+        chosen = order[np.isin(order, spread_subset(matches.points0, matches.scores, max_lines))]
         alpha, thickness = (0.45, 1) if doubtful else _line_weight(len(chosen), width)
         canvas = draw_lines(canvas, at0[chosen], at1[chosen], colours[chosen], alpha, thickness)
     radius = dot_radius(len(matches), width)
@@ -164,21 +166,6 @@ def _colours(
     high = score_end(matches.scores)
     legend = Swatch(colour_table("score"), before="score 0", after=f"{high:.2f}")
     return colourise(matches.scores, 0.0, high), (legend,)
-
-
-def _flow_legend() -> tuple[Swatch, ...]:
-    across = np.stack([np.linspace(0, 1, 64), np.full(64, 0.5)], axis=-1).astype(np.float32)
-    return (Swatch(plane_colours(across, (0, 0), (1, 1)), before="same colour = same place"),)
-
-
-def _drawing_order(scores: FloatArray, mask: npt.NDArray[np.bool_] | None) -> IntArray:
-    """Worst first, so that the best lie on top; with a mask the wrong ones do, so that none is hidden."""
-    return np.argsort(scores, kind="stable") if mask is None else np.lexsort((scores, ~mask))
-
-
-def _lines_to_draw(matches: Matches, max_lines: int, order: IntArray) -> IntArray:
-    chosen = spread_subset(matches.points0, matches.scores, max_lines)
-    return order[np.isin(order, chosen)]
 
 
 def _line_weight(count: int, width: int) -> tuple[float, int]:

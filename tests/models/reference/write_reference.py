@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
 
 from efficientnet_lite_pytorch import EfficientNet  # noqa: E402
-from test_encoders import REFERENCE, formula_values, level_summary, names_digest, synthetic_image  # noqa: E402
 from torchvision import models  # noqa: E402
 
 from coam.models.encoders.efficientnet import lite1_name  # noqa: E402
+from support.encoder_reference import REFERENCE, formula_values, level_summary, names_digest, synthetic_image  # noqa: E402
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)

@@ -24,12 +24,17 @@ class Encoder(nn.Module):
 
     # Where torchvision publishes ImageNet weights; the hash is in the file name.
     public_url: str | None = None
+    # Whether a batch norm among a module's children follows the convolution before it when the module runs
+    foldable: bool = True
     # Entries of public checkpoints that are left out when loading: the classifier, and levels not built.
     classifier_prefixes: tuple[str, ...] = ()
 
-    def __init__(self, channels: tuple[int, ...], mean: Triple, std: Triple) -> None:
+    def __init__(self, channels: tuple[int, ...], mean: Triple, std: Triple, levels: int = 5) -> None:
+        """`channels` of all five levels."""
         super().__init__()
-        self.channels = channels
+        if not 1 <= levels <= len(PYRAMID_STRIDES):
+            raise ConfigError(f"an encoder has 1 to {len(PYRAMID_STRIDES)} levels, not {levels}")
+        self.channels = channels[:levels]
         # Not in the state dict: its names stay those of the public checkpoints.
         self.mean: Tensor
         self.std: Tensor
@@ -50,12 +55,6 @@ class Encoder(nn.Module):
     def with_own_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A public checkpoint's tensors under this encoder's names, the classifier left out."""
         return {name: value for name, value in state.items() if not name.startswith(self.classifier_prefixes)}
-
-
-def check_levels(levels: int) -> None:
-    """Refuse a number of levels that no encoder has."""
-    if not 1 <= levels <= len(PYRAMID_STRIDES):
-        raise ConfigError(f"an encoder has 1 to {len(PYRAMID_STRIDES)} levels, not {levels}")
 
 
 def initialise_convolutions(module: nn.Module) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coam.errors import WeightsError
 from coam.models.encoders.base import Encoder
+from coam.store.tensor_files import read_safetensors
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -19,21 +20,10 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise WeightsError(f"{path} does not exist; give a .safetensors or .pth file")
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return read_safetensors(path, "fetch it again")[0]
     if path.suffix in (".pth", ".pt"):
         return _read_pickle(path)
     raise WeightsError(f"{path} is neither .safetensors nor .pth; give a weights file of one of these kinds")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is damaged or no .safetensors file ({error}); fetch it again") from None
-    return tensors
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -56,26 +46,20 @@ def load_pretrained(encoder: Encoder, source: str | Path | None = None, *, downl
     """
     if source is not None:
         load_tensors(encoder, read_tensors(source), str(source))
-    elif download:
-        tensors = _fetch(encoder)
-        load_tensors(encoder, tensors, str(encoder.public_url))
-    else:
+        return
+    if not download:
         raise WeightsError("no weights named; give a .safetensors or .pth file, or ask for a download")
-
-
-def _fetch(encoder: Encoder) -> dict[str, Tensor]:
     url = encoder.public_url
     if url is None:
         raise WeightsError(f"no public weights are known for {type(encoder).__name__}; give a local file")
     try:
-        tensors: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+        tensors = torch.hub.load_state_dict_from_url(
             url, map_location="cpu", check_hash=True, weights_only=True
         )
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         # No network, a wrong hash, or more than tensors in the file.
-        reason = _first_line(error)
-        raise WeightsError(f"cannot fetch {url} ({reason}); give a local file instead") from None
-    return tensors
+        raise WeightsError(f"cannot fetch {url} ({_first_line(error)}); give a local file instead") from None
+    load_tensors(encoder, tensors, url)
 
 
 def load_tensors(encoder: Encoder, tensors: Mapping[str, Tensor], origin: str) -> None:

@@ -19,7 +19,6 @@ from coam.models.encoders.base import (
     IMAGENET_STD,
     Encoder,
     Triple,
-    check_levels,
     initialise_convolutions,
 )
 
@@ -40,13 +39,13 @@ class Variant:
     """What differs between the family members."""
 
     stages: tuple[Stage, ...]
-    activation: type[nn.Module]
-    squeeze: bool
-    tensorflow_padding: bool
-    norm_eps: float
-    norm_momentum: float
-    mean: Triple
-    std: Triple
+    activation: type[nn.Module] = nn.SiLU
+    squeeze: bool = True
+    tensorflow_padding: bool = False
+    norm_eps: float = 1e-5
+    norm_momentum: float = 0.1
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
 
 
 def _stages(blocks: tuple[int, ...]) -> tuple[Stage, ...]:
@@ -62,16 +61,7 @@ def _stages(blocks: tuple[int, ...]) -> tuple[Stage, ...]:
     return tuple(Stage(*shape, blocks=count) for shape, count in zip(shapes, blocks, strict=True))
 
 
-B1 = Variant(
-    stages=_stages((2, 3, 3, 4, 4, 5, 2)),
-    activation=nn.SiLU,
-    squeeze=True,
-    tensorflow_padding=False,
-    norm_eps=1e-5,
-    norm_momentum=0.1,
-    mean=IMAGENET_MEAN,
-    std=IMAGENET_STD,
-)
+B1 = Variant(_stages((2, 3, 3, 4, 4, 5, 2)))
 LITE1 = Variant(
     stages=_stages((1, 3, 3, 4, 4, 5, 1)),
     activation=nn.ReLU6,
@@ -155,12 +145,6 @@ class InvertedResidual(nn.Module):
         return out.add_(features) if self.residual else out  # nothing needs `out` as it was
 
 
-def _build_stage(variant: Variant, stage: Stage, inputs: int) -> nn.Sequential:
-    first = InvertedResidual(variant, stage, inputs, stage.stride)
-    others = [InvertedResidual(variant, stage, stage.channels, 1) for _ in range(stage.blocks - 1)]
-    return nn.Sequential(first, *others)
-
-
 class EfficientNetEncoder(Encoder):
     """EfficientNet without its 1280-channel head: levels of 16, 24, 40, 112 and 320 channels.
 
@@ -168,15 +152,16 @@ class EfficientNetEncoder(Encoder):
     """
 
     def __init__(self, variant: Variant, levels: int = 5) -> None:
-        check_levels(levels)
+        channels = tuple(variant.stages[index - 1].channels for index in LEVEL_STAGES)
+        super().__init__(channels, variant.mean, variant.std, levels)
         last = LEVEL_STAGES[levels - 1]
-        channels = tuple(variant.stages[index - 1].channels for index in LEVEL_STAGES[:levels])
-        super().__init__(channels, variant.mean, variant.std)
         self.classifier_prefixes = ("classifier.", *(f"features.{index}." for index in range(last + 1, 9)))
         layers = [conv_norm(variant, 3, STEM_CHANNELS, kernel=3, stride=2)]
         inputs = STEM_CHANNELS
         for stage in variant.stages[:last]:
-            layers.append(_build_stage(variant, stage, inputs))
+            first = InvertedResidual(variant, stage, inputs, stage.stride)
+            others = (InvertedResidual(variant, stage, stage.channels, 1) for _ in range(stage.blocks - 1))
+            layers.append(nn.Sequential(first, *others))
             inputs = stage.channels
         self.features = nn.Sequential(*layers)
         initialise_convolutions(self)
@@ -215,10 +200,7 @@ class EfficientNetLite1Encoder(EfficientNetEncoder):
         return super().with_own_names({name: value for name, value in renamed.items() if name is not None})
 
 
-def _lite1_block_places() -> list[tuple[int, int]]:
-    return [(stage, block) for stage, shape in enumerate(LITE1.stages, 1) for block in range(shape.blocks)]
-
-
+_LITE1_BLOCKS = [(stage, k) for stage, shape in enumerate(LITE1.stages, 1) for k in range(shape.blocks)]
 _LITE1_PARTS = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2")
 
 
@@ -236,7 +218,7 @@ def lite1_name(package_name: str) -> str | None:
     inner = re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", package_name)
     if not inner or inner[2] not in _LITE1_PARTS:
         return None
-    stage, block = _lite1_block_places()[int(inner[1])]
+    stage, block = _LITE1_BLOCKS[int(inner[1])]
     step, layer = divmod(_LITE1_PARTS.index(inner[2]), 2)
     if LITE1.stages[stage - 1].expansion == 1:
         step -= 1

@@ -8,17 +8,10 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coam.models.encoders.base import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Encoder,
-    check_levels,
-    initialise_convolutions,
-)
+from coam.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Encoder, initialise_convolutions
 
 STEM_CHANNELS = 64
-STAGE_WIDTHS = (64, 128, 256, 512)
-BLOCKS_PER_STAGE = (3, 4, 6, 3)
+STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width of each stage, and its number of blocks
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -81,25 +74,19 @@ class Bottleneck(nn.Module):
 BlockBuilder = Callable[[int, int, int], nn.Module]  # from input channels, width and stride
 
 
-def _build_stage(block: BlockBuilder, index: int, inputs: int, expansion: int) -> nn.Sequential:
-    width = STAGE_WIDTHS[index]
-    first = block(inputs, width, 1 if index == 0 else 2)
-    count = BLOCKS_PER_STAGE[index] - 1
-    return nn.Sequential(first, *(block(width * expansion, width, 1) for _ in range(count)))
-
-
 class ResNetEncoder(Encoder):
     """Levels: the stem before pooling (64 channels), then the four stages; `levels` < 5 ends earlier."""
 
     def __init__(self, block: BlockBuilder, expansion: int, levels: int = 5) -> None:
-        check_levels(levels)
-        channels = (STEM_CHANNELS, *(width * expansion for width in STAGE_WIDTHS))
-        super().__init__(channels[:levels], IMAGENET_MEAN, IMAGENET_STD)
+        channels = (STEM_CHANNELS, *(width * expansion for width, _ in STAGES))
+        super().__init__(channels, IMAGENET_MEAN, IMAGENET_STD, levels)
         self.classifier_prefixes = ("fc.", *(f"layer{stage}." for stage in range(levels, 5)))
         self.conv1 = nn.Conv2d(3, STEM_CHANNELS, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(STEM_CHANNELS)
-        for stage in range(1, levels):
-            self.add_module(f"layer{stage}", _build_stage(block, stage - 1, channels[stage - 1], expansion))
+        for stage, (width, blocks) in enumerate(STAGES[: levels - 1], start=1):
+            first = block(channels[stage - 1], width, 1 if stage == 1 else 2)
+            others = (block(width * expansion, width, 1) for _ in range(blocks - 1))
+            self.add_module(f"layer{stage}", nn.Sequential(first, *others))
         initialise_convolutions(self)
 
     def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:

@@ -14,6 +14,8 @@ class TimmEncoder(Encoder):
     `pretrained` lets timm fetch its own weights.
     """
 
+    foldable = False  # nothing is known about the order of its layers
+
     def __init__(self, model_name: str, pretrained: bool = False) -> None:
         try:
             import timm

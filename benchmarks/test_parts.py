@@ -1,0 +1,50 @@
+"""`make bench`: what cannot be measured is said, and times are counted for each pair."""
+
+from argparse import Namespace
+
+import pytest
+
+from benchmarks import parts
+from benchmarks.speed import line_of, with_ratio
+
+OPTIONS = Namespace(size=64, repeats=1, images=8, large=False)
+
+
+def test_what_is_not_installed_has_a_row_that_says_so(monkeypatch):
+    absent = ("kornia", "openvino", "onnxruntime")
+    real = parts.find_spec
+    monkeypatch.setattr(parts, "find_spec", lambda name: None if name in absent else real(name))
+    rows = [*parts.backends(OPTIONS), *parts.peers(OPTIONS)]
+    notes = {row["stage"]: row["note"] for row in rows if "note" in row}
+    assert notes == {
+        "onnxruntime": "not installed: onnxruntime",
+        "openvino": "not installed: openvino",
+        "XFeat, 2048 keypoints, mutual": "not installed: kornia",
+        "LightGlue alone, 2048 keypoints given": "not installed: kornia",
+    }
+    measured = [row for row in rows if "note" not in row]
+    assert len(measured) == 7  # three backends, two stages each, and SIFT
+    lines = [line_of(with_ratio(row, measured[0])) for row in rows]
+    assert sum("not installed" in line for line in lines) == 4
+    assert "1.00" in lines[0]
+
+
+def test_many_photos_are_timed_for_each_pair():
+    rows = list(parts.many(OPTIONS))
+    assert [row["pairs"] for row in rows] == [1, 5, 13]  # of 2, 4 and 8 photos
+    for row in rows:
+        assert row["seconds_per_pair"] == pytest.approx(row["seconds"] / row["pairs"])
+        assert row["cpu_seconds_per_pair"] == pytest.approx(row["cpu_seconds"] / row["pairs"])
+    assert rows[2]["seconds"] > rows[0]["seconds"]
+    line = line_of(rows[2] | {"ratio": 1.0, "seconds_per_pair": 0.5, "cpu_seconds_per_pair": 0.25})
+    assert line.endswith("  a pair: 0.500 s, 0.250 cpu s")
+
+
+def test_growth_with_size_and_grid(monkeypatch):
+    monkeypatch.setattr(parts, "SIZES", (64,))
+    monkeypatch.setattr(parts, "GRIDS", (16, 64))
+    rows = list(parts.growth(OPTIONS))
+    grids = [row for row in rows if "grid" in row["stage"]]
+    assert [row["stage"].split()[-1] for row in grids] == ["16^2", "64^2"]
+    assert grids[1]["cpu_seconds"] > 2 * grids[0]["cpu_seconds"]  # 256 times as many similarities
+    assert len(rows) == 3

@@ -1,0 +1,113 @@
+"""Security of the web app: content security policy, and a guard against CSRF and DNS rebinding.
+
+Listening on loopback keeps other machines out, but not other sites' pages: the browser on this machine sends
+their requests. A page whose name was made to lead to 127.0.0.1 (DNS rebinding) shows in the Host header, and
+one that posts here from elsewhere (cross-site request forgery) in the Origin header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+_AUTHORITY = r"(?P<name>127\.0\.0\.1|localhost|\[::1\])(?::(?P<port>[0-9]{1,5}))?"
+_HOST = re.compile(_AUTHORITY, re.IGNORECASE)
+_ORIGIN = re.compile(r"(?P<scheme>https?)://" + _AUTHORITY, re.IGNORECASE)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SAFE_METHODS = ("GET", "HEAD")
+# What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "media-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "frame-src 'self' data: blob:",
+        "frame-ancestors 'self'",
+        "form-action 'self'",
+        "base-uri 'self'",
+    )
+)
+
+
+class HostOriginGuard:
+    """ASGI middleware: requests with a foreign Host or Origin are answered with 403 and one line."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        reason = reason_to_refuse(scope) if scope["type"] in ("http", "websocket") else None
+        if reason is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})  # servers make it a 403
+        else:
+            body = f"{reason}\n".encode()
+            headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+
+class ContentSecurityPolicy:
+    """ASGI middleware: security headers on every answer; the page may ask no other host for anything."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"content-security-policy", _POLICY.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                    # Not "no-referrer": with it browsers may hide the app's own origin from HostOriginGuard.
+                    (b"referrer-policy", b"same-origin"),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
+
+
+def reason_to_refuse(scope: Any) -> str | None:
+    """Why this ASGI request (http or websocket) is not answered, in one line; None when it may pass.
+
+    Origin is compared with Host and not with the port we listen on, so that a forwarded port
+    (ssh -L 8000:127.0.0.1:7860, opened as localhost:8000) works.
+    """
+    hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
+    host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if host is None:
+        return "refused: open the app as 127.0.0.1 or localhost"
+    # A websocket begins with GET but can then change things.
+    reads = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+    if not (origins == ["null"] and reads) and not all(_is_same_origin(origin, host) for origin in origins):
+        return "refused: the request comes from the page of another site"
+    if _values(scope, b"sec-fetch-site") == ["cross-site"]:
+        # Following a link to the app is all that other sites' pages may do.
+        follows_link = reads and _values(scope, b"sec-fetch-mode") == ["navigate"]
+        return None if follows_link else "refused: the request comes from the page of another site"
+    return None
+
+
+def _values(scope: Any, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _is_same_origin(origin: str, host: re.Match[str]) -> bool:
+    """Whether the origin is the very name and port that the request asks for."""
+    found = _ORIGIN.fullmatch(origin)
+    if found is None:
+        return False
+    default = _DEFAULT_PORTS[found["scheme"].lower()]
+    same_port = int(found["port"] or default) == int(host["port"] or default)
+    return same_port and found["name"].lower() == host["name"].lower()

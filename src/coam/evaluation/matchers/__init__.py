@@ -1,0 +1,1 @@
+"""What can be measured: our models, classical baselines, learned peers, by name."""

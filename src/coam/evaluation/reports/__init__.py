@@ -1,0 +1,1 @@
+"""Reports for people: HTML, text, comparison of two runs."""

@@ -1,0 +1,248 @@
+"""From the dense descriptors of two photos to matches on their grids: the matching algorithm.
+
+Everything here is in pixels of the resized photos; `coam.matcher` maps them back to the originals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coam.geometry.coordinates import cell_centres
+from coam.matching.grid import sample_map
+from coam.matching.mutual import dual_softmax_nearest, mutual_nearest, nearest
+from coam.matching.pair_score import statistics_of_sums, sums_of_matches
+from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, seek
+from coam.matching.selection import choose_spread
+from coam.matching.settings import MatcherConfig
+from coam.models.outputs import DenseDescriptors
+
+SHARP_SPREAD = 1.8  # pixels: a fine peak up to 1.3 pixels wide (the width it is trained to have) is sharp
+CROWDING_CELLS = 16  # along the long side of photo 0
+OVERSAMPLING = 4  # times as many are refined as wanted: some turn out less sharp, or crowded
+MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is nothing to gain
+
+
+@dataclass(frozen=True)
+class Side:
+    """The positions of one photo that are compared."""
+
+    points: Tensor  # (N, 2) resized pixels
+    index: Tensor  # (N,) grid index
+    descriptors: Tensor  # (N, D)
+    score: Tensor  # (N,) distinctiveness
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Mutual nearest neighbours of two sides, before they are ranked."""
+
+    index0: Tensor  # (K,) into side 0
+    index1: Tensor  # (K,) into side 1
+    probability: Tensor  # (K,) that the two match, by their similarity alone
+    counts: Tensor  # (K,) bool; False: a search of fixed size fills up with these
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Matches on the grids of the resized photos, best first, before they are mapped back."""
+
+    points0: Tensor  # (K, 2) resized pixels
+    points1: Tensor  # (K, 2)
+    index0: Tensor  # (K,) grid index
+    index1: Tensor  # (K,)
+    score: Tensor  # (K,)
+    statistics: list[float] = field(default_factory=list)  # for the pair score, see `pair_statistics`
+
+
+class DenseMatching:
+    """Matches dense descriptors by the settings of a `MatcherConfig`."""
+
+    def __init__(self, config: MatcherConfig, logit_scale: float) -> None:
+        """config: with every choice made (`MatcherConfig.for_network`); logit_scale: the network's."""
+        self.config = config
+        self.logit_scale = logit_scale
+
+    def between(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> Candidates:
+        """Mutual matches of two photos, best first."""
+        side0, side1 = self._side(dense0), self._side(dense1)
+        found, sums = self._select(dense0, dense1, side0, side1, self._propose(side0, side1))
+        good = found.score >= self.config.min_score
+        parts = (found.points0, found.points1, found.index0, found.index1, found.score.clamp(max=1))
+        points0, points1, index0, index1, score = (part[good] for part in parts)
+        statistics = statistics_of_sums(sums.tolist(), self._fewer_positions(dense0, dense1))
+        return Candidates(points0, points1, index0, index1, score, statistics)
+
+    def between_many(
+        self, pairs: Iterable[tuple[DenseDescriptors, DenseDescriptors]]
+    ) -> Iterator[Candidates]:
+        """Mutual matches of many pairs, in order."""
+        return (self.between(*pair) for pair in pairs)
+
+    def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
+        """The best match in photo 1 of each of points0 (K, 2), in order; they have no grid index (-1)."""
+        positions1 = self.positions(dense1)
+        descriptors1, score1 = self._on_grid(dense1, positions1)
+        query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
+        score0 = sample_map(dense0.score, points0[None], dense0.stride)[0, :, 0]
+        index1, similarity = nearest(self._weighed(query, score0), self._weighed(descriptors1, score1))
+        found1, _ = self._refine(dense0, dense1, points0, query, positions1[index1], index1)
+        points1 = self._look_back(dense0, dense1, points0, found1)
+        weighed = self.config.ranking == "paper"
+        score = similarity if weighed else similarity * score0 * score1[index1]
+        return Candidates(points0, points1, torch.full_like(index1, -1), index1, score.clamp(0, 1))
+
+    def positions(self, dense: DenseDescriptors) -> Tensor:
+        """Grid positions (N, 2) in resized pixels."""
+        columns, rows = self._grid_shape(dense)
+        height, width = dense.size
+        stride = (width / columns, height / rows) if self.config.grid else dense.stride
+        return cell_centres(columns, rows, stride, dense.descriptors.device)
+
+    # ---- the steps, in their order
+
+    def _side(self, dense: DenseDescriptors) -> Side:
+        """The positions of one photo that are worth comparing."""
+        positions = self.positions(dense)
+        descriptors, score = self._on_grid(dense, positions)
+        index = torch.arange(len(score), device=score.device)
+        worth = index[score >= self.config.min_distinctiveness]
+        if MIN_POSITIONS <= len(worth) < len(score):
+            return Side(positions[worth], worth, descriptors[worth], score[worth])
+        return Side(positions, index, descriptors, score)
+
+    def _propose(self, side0: Side, side1: Side) -> Proposals:
+        """Mutual nearest neighbours, by what the ranking compares."""
+        if self.config.ranking == "paper":
+            weighed0, weighed1 = (self._weighed(side.descriptors, side.score) for side in (side0, side1))
+            mutual = mutual_nearest(weighed0, weighed1)
+            probability = mutual.similarity.clamp(0, 1)
+        else:
+            mutual = dual_softmax_nearest(side0.descriptors, side1.descriptors, self.logit_scale)
+            assert mutual.probability is not None
+            probability = mutual.probability
+        counts = torch.ones_like(mutual.index0, dtype=torch.bool)
+        return Proposals(mutual.index0, mutual.index1, probability, counts)
+
+    def _select(
+        self,
+        dense0: DenseDescriptors,
+        dense1: DenseDescriptors,
+        side0: Side,
+        side1: Side,
+        proposals: Proposals,
+    ) -> tuple[Candidates, Tensor]:
+        """Rank proposals, refine the best, choose among them without crowding. All sizes are known before.
+
+        A negative score says that a match does not count. Also `sums_of_matches` (4,), for the pair score.
+        """
+        distinct = side0.score[proposals.index0] * side1.score[proposals.index1]
+        sums = sums_of_matches(proposals.probability, distinct, proposals.counts)
+        # The paper's similarities hold the scores already.
+        paper = self.config.ranking == "paper"
+        rank = proposals.probability if paper else proposals.probability.sqrt() * distinct
+        rank = torch.where(proposals.counts, rank, -1.0)
+        rank, best = torch.sort(rank, descending=True, stable=True)
+        rank, best = (part[: OVERSAMPLING * self.config.max_matches] for part in (rank, best))
+        index0, index1 = proposals.index0[best], proposals.index1[best]
+        points0 = side0.points[index0]
+        found1, sharpness = self._refine(
+            dense0,
+            dense1,
+            points0,
+            side0.descriptors[index0],
+            side1.points[index1],
+            side1.index[index1],
+        )
+        score = rank * sharpness
+        cell = max(dense0.size) / CROWDING_CELLS
+        order = choose_spread(points0, score, self.config.max_matches, cell, self.config.crowding)
+        points0 = points0[order]
+        points1 = self._look_back(dense0, dense1, points0, found1[order])
+        index0, index1 = side0.index[index0[order]], side1.index[index1[order]]
+        return Candidates(points0, points1, index0, index1, score[order]), sums
+
+    def _refine(
+        self,
+        dense0: DenseDescriptors,
+        dense1: DenseDescriptors,
+        points0: Tensor,
+        queries: Tensor,
+        near1: Tensor,
+        index1: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Sub-pixel positions (K, 2) in photo 1 and their sharpness (K,) in (0, 1].
+
+        points0 (K, 2) and queries (K, D): matched positions of photo 0 and their descriptors; near1 (K, 2)
+        and index1 (K,): matched positions of photo 1 and their grid indices.
+        """
+        if self.config.refinement == "fine":
+            refined = self._seek(dense0, dense1, points0, near1)
+            return refined.points, (SHARP_SPREAD / (0.5 + refined.spread)).clamp(max=1.0)
+        sharp = torch.ones(len(index1), device=near1.device)
+        if self.config.refinement == "none" or len(index1) == 0:
+            return near1, sharp
+        positions1, (columns, rows) = self.positions(dense1), self._grid_shape(dense1)
+        descriptors1 = self._weighed(*self._on_grid(dense1, positions1))
+        refine = refine_paper if self.config.refinement == "paper" else refine_quadratic
+        return refine(queries, descriptors1, index1, columns, rows, positions1).points, sharp
+
+    def _look_back(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
+    ) -> Tensor:
+        """Refined points1 (K, 2), improved by looking for points0 (K, 2) from there.
+
+        Half of the distance by which they are missed is the error of each way: both make about the same one.
+        """
+        if self.config.refinement != "fine":
+            return points1
+        back = self._seek(dense1, dense0, points1, points0)
+        return points1 - (back.points - points0) / 2
+
+    # ---- what the steps share
+
+    def _seek(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, near1: Tensor
+    ) -> RefinedPoints:
+        """Where the fine features of points0 (K, 2) are found around near1 (K, 2)."""
+        assert dense0.fine is not None
+        assert dense1.fine is not None
+        radius = self.config.fine_radius
+        return seek(dense0.fine[0], dense1.fine[0], points0, near1, dense0.fine_stride, radius)
+
+    def _weighed(self, descriptors: Tensor, score: Tensor) -> Tensor:
+        """Descriptors (N, D) whose products are what the ranking compares.
+
+        The paper's hold the score (N,): their products are r_k r_l <d_k, d_l>, its eq. 2.
+        """
+        return descriptors * score.unsqueeze(-1) if self.config.ranking == "paper" else descriptors
+
+    def _grid_shape(self, dense: DenseDescriptors) -> tuple[int, int]:
+        if self.config.grid is not None:
+            return self.config.grid, self.config.grid
+        rows, columns = dense.descriptors.shape[-2:]
+        return columns, rows
+
+    def _fewer_positions(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> int:
+        """Number of grid positions of the smaller photo."""
+        return min(columns * rows for columns, rows in map(self._grid_shape, (dense0, dense1)))
+
+    def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Descriptors (N, D) and scores (N,) at the grid positions."""
+        if self.config.grid is None:
+            return dense.descriptors[0].flatten(1).t().contiguous(), dense.score[0].flatten()
+        descriptors = sample_map(dense.descriptors, positions[None], dense.stride, normalise=True)[0]
+        descriptors = descriptors.to(dense.descriptors.dtype)  # the search is fastest in half precision
+        return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]
+
+
+def matching_for(config: MatcherConfig, logit_scale: float, device: torch.device) -> DenseMatching:
+    """The fastest matching with these settings on this device."""
+    if device.type == "cuda":
+        from coam.matching.graphed import graphed_matching
+
+        return graphed_matching(config, logit_scale, device) or DenseMatching(config, logit_scale)
+    return DenseMatching(config, logit_scale)

@@ -1,0 +1,1 @@
+"""Where a query photo was taken: retrieval, matching, PnP with RANSAC."""

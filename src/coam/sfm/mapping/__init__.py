@@ -1,0 +1,1 @@
+"""From tracks to a model: incremental or global mapping, loop closure, bundle adjustment, checks."""

@@ -1,0 +1,1 @@
+"""Feature tracks with sub-pixel keypoints: collected, aligned in the photos, merged."""

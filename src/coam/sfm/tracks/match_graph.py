@@ -1,0 +1,186 @@
+"""The match graph: keypoints of all photos as nodes, verified matches as edges; tracks are its components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from coam.errors import DataError
+from coam.sfm.matching.pair_matches import grid_from_array, grid_to_array
+from coam.sfm.tracks.local_affine import local_affine
+from coam.sfm.tracks.merge import Measurements, MergeOptions, build_tracks, refine_positions
+from coam.sfm.verification.path_consistency import strong_pairs
+from coam.sfm.verification.two_view import VerifiedMatches
+from coam.store.atomic import atomic_write, require_space
+from coam.store.journal import Pair
+from coam.types import Grid
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+FORMAT = "coam-keypoints-1"
+MOST_IDS = 1 << 40  # grid positions of a photo
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """The grid positions that verified matches use, of all photos, and their sub-pixel positions.
+
+    Those of photo i are nodes start[i] .. start[i + 1], sorted by grid id.
+    """
+
+    names: tuple[str, ...]
+    grids: tuple[Grid | None, ...]  # None for photos without a verified match
+    start: Ints  # (images + 1,)
+    ids: Ints  # (N,) grid ids
+    positions: Floats  # (N, 2) pixels
+    tracks: Ints  # (N,) track numbers, -1 for none
+
+    @property
+    def image_of(self) -> Ints:
+        """(N,) photo of each node."""
+        return np.repeat(np.arange(len(self.names)), np.diff(self.start))
+
+    @property
+    def track_count(self) -> int:
+        """How many tracks the keypoints are in."""
+        return int(self.tracks.max(initial=-1)) + 1
+
+    def of(self, image: int) -> slice:
+        """The nodes of photo number `image`."""
+        return slice(int(self.start[image]), int(self.start[image + 1]))
+
+    def grid_positions(self) -> Floats:
+        """(N, 2) positions of the nodes on their grids."""
+        positions = np.zeros((len(self.ids), 2))
+        for image, grid in enumerate(self.grids):
+            if grid is not None:
+                positions[self.of(image)] = grid.positions(self.ids[self.of(image)])
+        return positions
+
+    def steps(self) -> Floats:
+        """(N,) grid step of each node in pixels."""
+        steps = [0.0 if grid is None else (grid.step[0] + grid.step[1]) / 2 for grid in self.grids]
+        return np.repeat(np.array(steps, np.float64), np.diff(self.start))
+
+
+def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
+    """Write keypoints (.h5): what lifts new matches of a photo to the 3D points of a model."""
+    path = Path(path)
+    require_space(path, 2 * keypoints.positions.nbytes + (1 << 20))
+    with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs["format"] = FORMAT
+        file.create_dataset("names", data=np.array(keypoints.names, object), dtype=h5py.string_dtype())
+        grids = [np.full(6, np.nan) if grid is None else grid_to_array(grid) for grid in keypoints.grids]
+        file["grids"] = np.array(grids, np.float64).reshape(-1, 6)
+        for name in ("start", "ids", "positions", "tracks"):
+            file.create_dataset(name, data=getattr(keypoints, name))
+    return path
+
+
+def load_keypoints(path: str | Path) -> Keypoints:
+    """Read what `save_keypoints` wrote."""
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("format") != FORMAT:
+                raise DataError(f"{path}: holds no coam keypoints; give a model folder made by coam sfm")
+            names = tuple(name.decode() for name in file["names"][:])
+            grids = tuple(None if np.isnan(row).any() else grid_from_array(row) for row in file["grids"][:])
+            return Keypoints(names, grids, *(file[key][:] for key in ("start", "ids", "positions", "tracks")))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read; give a model folder made by coam sfm") from error
+
+
+@dataclass(frozen=True)
+class MatchGraph:
+    """The verified matches as edges between keypoints, and which pair each came from."""
+
+    keypoints: Keypoints
+    pairs: tuple[Pair, ...]
+    start: Ints  # (pairs + 1,): edges of pair p are start[p] .. start[p + 1]
+    edges: Measurements  # (M)
+    inlier: npt.NDArray[np.bool_]  # (M,) edges that agree with the refined positions
+
+    def of(self, pair: int) -> slice:
+        """The edges of pair number `pair`."""
+        return slice(int(self.start[pair]), int(self.start[pair + 1]))
+
+    def nodes(self, pair: int) -> tuple[Ints, Ints]:
+        """The nodes (K,), (K,) that the inlier edges of pair number `pair` join."""
+        own, inlier = self.of(pair), self.inlier[self.of(pair)]
+        return self.edges.first[own][inlier], self.edges.second[own][inlier]
+
+
+def build_graph(names: Sequence[str], verified: VerifiedMatches) -> MatchGraph:
+    """Number the grid positions that verified matches use; they are on the grid, nothing is merged yet."""
+    number = {name: index for index, name in enumerate(names)}
+    grids: list[Grid | None] = [None] * len(names)
+    none = np.zeros(0, np.int64)
+    parts = [(none, none, np.zeros((0, 2)), np.zeros((0, 2, 2)), np.zeros(0))]
+    for pair in verified.accepted:
+        matches = verified.inliers(pair)
+        first, second = (number[name] for name in pair)
+        for image, grid in ((first, matches.grid0), (second, matches.grid1)):
+            if grids[image] not in (None, grid):
+                raise DataError(
+                    f"{names[image]}: has two different grids; match all pairs with one matcher and "
+                    "resolution"
+                )
+            grids[image] = grid
+        ids = first * MOST_IDS + matches.ids0, second * MOST_IDS + matches.ids1
+        affine = local_affine(matches.points0, matches.points1)
+        parts.append((*ids, matches.offsets.astype(float), affine, matches.scores.astype(float)))
+    start = np.cumsum([len(part[0]) for part in parts])
+    ends0, ends1, *measured = (np.concatenate(column) for column in zip(*parts, strict=True))
+    nodes, ends = np.unique(np.concatenate([ends0, ends1]), return_inverse=True)
+    edges = Measurements(*ends.reshape(2, -1), *measured)
+    of_image = np.searchsorted(nodes, np.arange(len(names) + 1) * MOST_IDS)
+    positions, tracks = np.zeros((len(nodes), 2)), np.full(len(nodes), -1, np.int64)
+    keypoints = Keypoints(tuple(names), tuple(grids), of_image, nodes % MOST_IDS, positions, tracks)
+    keypoints = replace(keypoints, positions=keypoints.grid_positions())
+    return MatchGraph(keypoints, tuple(verified.accepted), start, edges, np.ones(len(edges), np.bool_))
+
+
+def place_keypoints(graph: MatchGraph, merge: MergeOptions | None) -> MatchGraph:
+    """Build tracks and place keypoints; edges that contradict the positions are no inliers any more.
+
+    merge: how offsets are merged to the refined position of a track; None: keypoints stay on the grid.
+    """
+    edges, keypoints = graph.edges, graph.keypoints
+    if merge is None:
+        tracks = build_tracks(edges.first, edges.second, edges.weights, keypoints.image_of)
+        return replace(graph, keypoints=replace(keypoints, tracks=tracks))
+    tracks, displacement, inlier = refine_positions(edges, keypoints.image_of, keypoints.steps(), merge)
+    refined = keypoints.grid_positions() + displacement
+    return replace(graph, keypoints=replace(keypoints, positions=refined, tracks=tracks), inlier=inlier)
+
+
+def longest_tracks(graph: MatchGraph, per_pair: int) -> MatchGraph:
+    """The graph without its weaker tracks: of every pair the `per_pair` longest and surest tracks stay.
+
+    A track that one pair needs stays in all its photos.
+    """
+    edges, tracks = graph.edges, graph.keypoints.tracks
+    length = np.bincount(tracks[tracks >= 0], minlength=1)
+    number = tracks[edges.first]
+    within = graph.inlier & (number == tracks[edges.second]) & (number >= 0)
+    value = np.where(within, length[number] + edges.weights / 2, -1.0)  # weights are at most 1
+    needed = np.zeros(len(length), np.bool_)
+    for pair in range(len(graph.pairs)):
+        own = np.flatnonzero(within[graph.of(pair)]) + graph.start[pair]
+        best = own[np.argsort(-value[own], kind="stable")[:per_pair]]
+        needed[number[best]] = True
+    return replace(graph, inlier=within & needed[number])
+
+
+def graph_of_strong_pairs(graph: MatchGraph, share: float) -> MatchGraph:
+    """The graph with the edges of `strong_pairs` only, by the sum of the weights of a pair's edges."""
+    pair_of = np.repeat(np.arange(len(graph.pairs)), np.diff(graph.start))
+    evidence = np.bincount(pair_of, np.where(graph.inlier, graph.edges.weights, 0.0), len(graph.pairs))
+    chosen = strong_pairs(dict(zip(graph.pairs, evidence.tolist(), strict=True)), share)
+    strong = np.array([pair in chosen for pair in graph.pairs], np.bool_)
+    return replace(graph, inlier=graph.inlier & strong[pair_of])

@@ -1,0 +1,81 @@
+"""Published .npz files that hold pickled object arrays, read without running code.
+
+Unpickling can call anything that the file names. Here only the few functions that rebuild numpy arrays may be
+called; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.lib.format as npy
+import numpy.typing as npt
+
+from coam.errors import DataError
+
+_ALLOWED = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),  # how Python 2 and protocol 2 write bytes
+    *(
+        (f"{core}.multiarray", name)
+        for core in ("numpy.core", "numpy._core")
+        for name in ("_reconstruct", "scalar")
+    ),
+    *((f"{core}.numeric", "_frombuffer") for core in ("numpy.core", "numpy._core")),
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Rebuilds numpy arrays and plain values (numbers, text, lists, dicts, None); refuses all else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED and not (module == "numpy.dtypes" and name.endswith("DType")):
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of an .npz by name, object arrays included; only `names` are read, if given."""
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            there = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            missing = [name for name in names or () if name not in there]
+            if missing:
+                raise DataError(f"{path} lacks {missing[0]!r}; get the file from its publisher again")
+            wanted = there if names is None else names
+            return {name: _read_array(archive.read(f"{name}.npy")) for name in wanted}
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the folder of the published index files") from error
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path} is refused: {error}, which no index file needs; get it from its publisher again"
+        ) from error
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:
+        raise DataError(f"{path} is damaged ({error}); get it from its publisher again") from error
+
+
+def _read_array(content: bytes) -> npt.NDArray[Any]:
+    stream = io.BytesIO(content)
+    read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read_header(stream)
+    if not dtype.hasobject:
+        plain: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        return plain
+    array = _ArrayUnpickler(stream, encoding="latin1").load()
+    return np.asarray(array, dtype=object).reshape(shape, order="F" if fortran else "C")

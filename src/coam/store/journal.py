@@ -1,0 +1,225 @@
+"""Results of many pairs that survive a kill at any time.
+
+While work goes on, finished pairs are written in small part files beside the final file; each is written
+under a temporary name, flushed to disk and renamed, so a part is either whole or not there. `finish` merges
+them into one .h5, again by rename. HDF5 itself must not be open for writing when a process is killed, which
+is why it comes last.
+
+A record is a set of arrays with one row per match ("columns") and arrays with one value per pair ("values").
+Both kinds of file hold a table: columns of all pairs on top of each other, `start` (N + 1,) says where each
+pair begins.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.caches import LRUCache
+from coam.errors import DataError
+from coam.store.atomic import atomic_write, remove_leftovers, require_space
+
+Pair = tuple[str, str]
+Array = npt.NDArray[Any]
+Table = dict[str, Any]  # arrays by name, in memory or read on demand
+_FORMAT = "coam-pairs-1"
+_OPEN_TABLES = 4
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one pair."""
+
+    columns: dict[str, Array]  # name -> (n, ...), the same n for all
+    values: dict[str, Array]  # name -> one fixed shape for all pairs
+    stamp: str  # what the result was made from; a record with another stamp is made again
+
+
+class PairJournal:
+    """The results of many pairs: append while working, read at any time, `finish` to get one .h5."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.parts = self.path.with_name(self.path.name + ".parts")
+        # pair -> (stamp, file, position in that file); later files win
+        self._where: dict[Pair, tuple[str, Path, int]] = {}
+        self._open: LRUCache[Path, Table | None] = LRUCache(
+            _OPEN_TABLES, lambda _, table: _close_table(table)
+        )
+        self._read_index()
+
+    def _read_index(self) -> None:
+        files = [self.path] if self.path.exists() else []
+        if self.parts.is_dir():
+            remove_leftovers(self.parts)
+        for file in [*files, *self._part_files()]:
+            self._index_file(file)
+
+    def _part_files(self) -> list[Path]:
+        """The whole parts; what another process is writing has a hidden name until it is whole."""
+        return sorted(self.parts.glob("[!.]*.npz")) if self.parts.is_dir() else []
+
+    def _index_file(self, file: Path) -> None:
+        table = self._table(file)
+        if table is None:  # damaged from outside: put aside, its pairs are made again
+            file.rename(file.with_name(file.name + ".damaged"))
+            return
+        for position, (name0, name1, stamp) in enumerate(_strings(table["names"])):
+            self._where[name0, name1] = (stamp, file, position)
+
+    def _table(self, file: Path) -> Table | None:
+        return self._open.get(file, lambda: _open_table(file))
+
+    def __contains__(self, pair: Pair) -> bool:
+        return pair in self._where
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def pairs(self) -> list[Pair]:
+        """Finished pairs, sorted."""
+        return sorted(self._where)
+
+    def missing(self, stamps: Mapping[Pair, str]) -> list[Pair]:
+        """Pairs of `stamps` (pair -> stamp) that have no result with that stamp, in the given order."""
+        return [pair for pair, stamp in stamps.items() if self._where.get(pair, ("",))[0] != stamp]
+
+    def append(self, records: Mapping[Pair, Record]) -> None:
+        """Write finished pairs; when this returns they are safe."""
+        if not records:
+            return
+        file = self.parts / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.npz"
+        with atomic_write(file) as temporary, open(temporary, "wb") as out:
+            np.savez(out, **_pack(records))  # type: ignore[arg-type]
+        self._index_file(file)
+
+    def read(self, pair: Pair) -> Record:
+        """The result of one pair; a `KeyError` when there is none."""
+        stamp, file, position = self._where[pair]
+        table = self._table(file)
+        if table is None:
+            raise DataError(f"{file}: was damaged while in use; run the same command again")
+        begin, end = (int(value) for value in table["start"][position : position + 2])
+        columns = {
+            name[7:]: np.asarray(table[name][begin:end]) for name in table if name.startswith("column_")
+        }
+        values = {name[6:]: np.asarray(table[name][position]) for name in table if name.startswith("value_")}
+        return Record(columns, values, stamp)
+
+    def finish(self, pairs: Iterable[Pair] | None = None) -> Path:
+        """Merge everything into one .h5 (only `pairs`, if given), sorted by pair: equal results, equal
+        content.
+        """
+        wanted = sorted(set(self.pairs() if pairs is None else pairs))
+        if self._part_files() or set(wanted) != set(self._where) or not self.path.exists():
+            require_space(self.path, self._bytes_to_merge())
+            with atomic_write(self.path) as temporary:
+                self._write_h5(temporary, wanted)
+        self.close()
+        shutil.rmtree(self.parts, ignore_errors=True)
+        self._where.clear()
+        self._read_index()
+        return self.path
+
+    def _bytes_to_merge(self) -> int:
+        files = [self.path, *self._part_files()]
+        return int(1.2 * sum(file.stat().st_size for file in files if file.exists())) + (1 << 20)
+
+    def _write_h5(self, path: Path, pairs: list[Pair]) -> None:
+        """Pair by pair, so that memory does not grow with their number."""
+        import h5py
+
+        with h5py.File(path, "w") as file:
+            file.attrs["format"] = _FORMAT
+            names = [[*pair, self._where[pair][0]] for pair in pairs]
+            strings = np.array(names, dtype=object).reshape(-1, 3)
+            file.create_dataset("names", data=strings, dtype=h5py.string_dtype())
+            start = np.zeros(len(pairs) + 1, np.int64)
+            for position, pair in enumerate(pairs):
+                record = self.read(pair)
+                begin = int(start[position])
+                end = begin + len(next(iter(record.columns.values())))
+                start[position + 1] = end
+                for name, column in record.columns.items():
+                    _grow(file, f"column_{name}", column, end)[begin:end] = column
+                for name, value in record.values.items():
+                    _grow(file, f"value_{name}", value[None], position + 1)[position] = value
+            file.create_dataset("start", data=start)
+
+    def close(self) -> None:
+        """Close the files that are open for reading."""
+        self._open.clear()
+
+
+def _grow(file: Any, name: str, rows: Array, length: int) -> Any:
+    """The dataset `name`, made when it is not there, of at least `length` rows."""
+    if name not in file:
+        row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
+        chunk = (max(1, 65536 // row_bytes), *rows.shape[1:])
+        file.create_dataset(
+            name,
+            (0, *rows.shape[1:]),
+            rows.dtype,
+            maxshape=(None, *rows.shape[1:]),
+            chunks=chunk,
+            compression="lzf",
+        )
+    if file[name].shape[0] < length:
+        file[name].resize(length, axis=0)
+    return file[name]
+
+
+def _close_table(table: Table | None) -> None:
+    handle = None if table is None else table.get("_file")
+    if handle is not None:
+        handle.close()
+
+
+def _pack(records: Mapping[Pair, Record]) -> dict[str, Array]:
+    """One table of many records."""
+    items = list(records.items())
+    first = items[0][1]
+    lengths = [len(next(iter(record.columns.values()))) for _, record in items]
+    table: dict[str, Array] = {
+        "names": np.array([[*pair, record.stamp] for pair, record in items], dtype=np.str_),
+        "start": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    }
+    for name in first.columns:
+        table[f"column_{name}"] = np.concatenate([record.columns[name] for _, record in items])
+    for name in first.values:
+        table[f"value_{name}"] = np.stack([record.values[name] for _, record in items])
+    return table
+
+
+def _strings(names: Array) -> list[tuple[str, str, str]]:
+    as_text = [[n.decode() if isinstance(n, bytes) else str(n) for n in row] for row in names]
+    return [(row[0], row[1], row[2]) for row in as_text]
+
+
+def _open_table(file: Path) -> Table | None:
+    """The arrays of a part (in memory) or of the .h5 (read on demand); None when the file is damaged."""
+    import h5py
+
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as part:
+                return dict(part)
+        handle = h5py.File(file, "r")
+        if handle.attrs.get("format") != _FORMAT:
+            handle.close()
+            raise DataError(f"{file}: was not written by coam; remove it or choose another output folder")
+        table: Table = {name: handle[name] for name in handle}
+        table["names"], table["start"] = handle["names"][:], handle["start"][:]
+        table["_file"] = handle
+        return table
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+        return None

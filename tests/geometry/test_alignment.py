@@ -1,0 +1,50 @@
+"""Umeyama alignment of camera poses, and pose errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from coam.geometry.alignment import pose_errors, similarity
+from support.toy_scene import Scene
+
+
+def test_alignment_recovers_a_planted_similarity():
+    generator = np.random.default_rng(0)
+    source = generator.normal(size=(10, 3))
+    turn = Rotation.random(random_state=1).as_matrix()
+    scale, rotation, translation = similarity(source, 2.5 * source @ turn.T + [1, 2, 3])
+    assert scale == pytest.approx(2.5)
+    np.testing.assert_allclose(rotation, turn, atol=1e-9)
+    np.testing.assert_allclose(translation, [1, 2, 3], atol=1e-9)
+
+
+def test_wrong_cameras_do_not_spoil_the_alignment_of_the_others():
+    scene = Scene(count=10)
+    truth = {name: (scene.rotations[i], scene.translations[i]) for i, name in enumerate(scene.names)}
+    turn = Rotation.random(random_state=2).as_matrix()
+    model = {}
+    for i, name in enumerate(scene.names):  # the same cameras in another world: X' = 0.3 turn X
+        rotation = scene.rotations[i] @ turn.T
+        model[name] = (rotation, 0.3 * scene.translations[i])
+    flip = Rotation.from_euler("y", 100, degrees=True).as_matrix()
+    for name in scene.names[:3]:
+        model[name] = (model[name][0] @ flip, model[name][1] + [0.5, 0, 1.0])
+    errors = pose_errors(model, truth)
+    assert errors.correct() == scene.names[3:]
+    assert errors.rotation[3:].max() < 1e-6
+    assert errors.position[3:].max() < 1e-6
+
+
+def test_cameras_in_a_row_are_aligned_by_their_own_rotations():
+    generator = np.random.default_rng(0)
+    truth, model = {}, {}
+    turn = Rotation.random(random_state=3).as_matrix()
+    for i in range(6):  # centres on a line: they say nothing about the turn around it
+        rotation = Rotation.from_euler("y", generator.uniform(-20, 20), degrees=True).as_matrix()
+        centre = np.array([float(i), 0.0, 0.0]) + generator.normal(0, 1e-4, 3)
+        noisy = centre + generator.normal(0, 1e-3, 3)
+        truth[str(i)] = (rotation, -rotation @ centre)
+        model[str(i)] = (rotation @ turn.T, -rotation @ noisy)
+    assert pose_errors(model, truth).rotation.max() < 0.2

@@ -1,0 +1,37 @@
+"""Given keypoints and the paper's refinement compare what the ranking compares: a toy by hand."""
+
+import pytest
+import torch
+
+from coam.matching.dense import DenseMatching
+from coam.matching.settings import MatcherConfig
+from coam.models.outputs import DenseDescriptors
+
+
+def toy(descriptors: list[list[float]], score: list[float]) -> DenseDescriptors:
+    """One row of cells of 4 pixels with these descriptors and scores."""
+    vectors = torch.tensor(descriptors).t()[None, :, None, :]
+    size = (4, 4 * len(score))
+    return DenseDescriptors(vectors, torch.tensor(score)[None, None, None, :], 4, size)
+
+
+# Similarities of (1, 0) with the three cells: 1, .8, .6; times their scores: .2, .72, .6.
+FIRST = toy([[1.0, 0.0]] * 3, [1.0, 1.0, 1.0])
+SECOND = toy([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]], [0.2, 0.9, 1.0])
+POINT = torch.tensor([[5.5, 1.5]])
+
+
+@pytest.mark.parametrize(("ranking", "cell", "score"), [("dual_softmax", 0, 0.2), ("paper", 1, 0.72)])
+def test_a_keypoint_takes_the_best_by_its_ranking(ranking, cell, score):
+    matching = DenseMatching(MatcherConfig(ranking=ranking, refinement="none"), 20.0)
+    found = matching.of_keypoints(FIRST, SECOND, POINT)
+    assert found.index1.tolist() == [cell]
+    assert found.score.tolist() == pytest.approx([score])
+    assert found.points1.tolist() == [[1.5 + 4 * cell, 1.5]]
+
+
+def test_the_papers_refinement_weighs_by_similarity_and_score():
+    matching = DenseMatching(MatcherConfig(ranking="paper", refinement="paper"), 20.0)
+    found = matching.of_keypoints(FIRST, SECOND, POINT)
+    # Weights above the smallest, .2: 0, .52, .4 at x = 1.5, 5.5, 9.5.
+    assert found.points1[0, 0].item() == pytest.approx((0.52 * 5.5 + 0.4 * 9.5) / 0.92, abs=1e-4)

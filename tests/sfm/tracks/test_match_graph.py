@@ -1,0 +1,55 @@
+"""The match graph: longest tracks, strong pairs; keypoints on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coam.sfm.tracks.match_graph import (
+    Keypoints,
+    MatchGraph,
+    graph_of_strong_pairs,
+    load_keypoints,
+    longest_tracks,
+    save_keypoints,
+)
+from coam.sfm.tracks.merge import Measurements
+
+
+def test_the_longest_tracks_of_every_pair_stay():
+    """Photos a, b, c with 2 nodes each: one track through all three, one in a and b only."""
+    keypoints = Keypoints(
+        ("a", "b", "c"), (None, None, None), np.array([0, 2, 4, 5]), np.arange(5),
+        np.zeros((5, 2)), np.array([0, 1, 0, 1, 0]),
+    )  # fmt: skip
+    first, second = np.array([0, 1, 0, 2]), np.array([2, 3, 4, 4])
+    edges = Measurements(first, second, np.zeros((4, 2)), np.tile(np.eye(2), (4, 1, 1)), np.full(4, 0.5))
+    pairs = (("a", "b"), ("a", "c"), ("b", "c"))
+    graph = MatchGraph(keypoints, pairs, np.array([0, 2, 3, 4]), edges, np.ones(4, np.bool_))
+    assert longest_tracks(graph, 1).inlier.tolist() == [True, False, True, True]
+    assert longest_tracks(graph, 2).inlier.all()
+    refused = replace(graph, inlier=np.array([False, True, True, True]))
+    assert longest_tracks(refused, 1).inlier.tolist() == [False, True, True, True]
+
+
+def test_pairs_with_little_evidence_are_left_out_but_every_photo_keeps_its_best():
+    """a-b 10 matches, b-c 10 matches, a-c 2 matches; d hangs on c by one match."""
+    pairs = (("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"))
+    start = np.array([0, 10, 12, 22, 23])
+    nodes = np.arange(23)
+    edges = Measurements(nodes, nodes, np.zeros((23, 2)), np.tile(np.eye(2), (23, 1, 1)), np.full(23, 0.5))
+    none = Keypoints((), (), nodes[:1], nodes[:0], np.zeros((0, 2)), nodes[:0])
+    graph = MatchGraph(none, pairs, start, edges, np.ones(23, np.bool_))
+    inlier = graph_of_strong_pairs(graph, 0.25).inlier
+    assert [bool(inlier[graph.of(pair)].all()) for pair in range(4)] == [True, False, True, True]
+    assert graph_of_strong_pairs(graph, 0.2).inlier.all()
+
+
+def test_keypoints_round_trip(tracks, tmp_path):
+    keypoints = tracks.keypoints
+    again = load_keypoints(save_keypoints(keypoints, tmp_path / "k.h5"))
+    assert again.names == keypoints.names
+    assert again.grids == keypoints.grids
+    for name in ("start", "ids", "positions", "tracks"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(keypoints, name))

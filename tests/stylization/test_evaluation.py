@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coam.errors import ConfigError
+from coam.evaluation.benchmarks.hpatches import load_hpatches
+from coam.stylization.evaluation import (
+    find_stylizer,
+    mean_l1,
+    measure_stylization,
+    sample_colours,
+    transfer_colours,
+)
+
+
+def test_bilinear_colours_by_hand() -> None:
+    picture = np.zeros((2, 2, 3), np.uint8)
+    picture[0, 1], picture[1, 0], picture[1, 1] = 51, 102, 153
+    points = np.array([[0, 0], [1, 1], [0.5, 0.5], [0.5, 0], [-3, 9.0]])
+    np.testing.assert_allclose(sample_colours(picture, points)[:, 0], [0, 0.6, 0.3, 0.1, 0.4])
+
+
+def test_l1_by_hand() -> None:
+    assert mean_l1([[0, 0, 0], [1, 1, 1]], [[0.3, 0, 0], [1, 1, 0.4]]) == pytest.approx((0.3 + 0.6) / 6)
+    assert np.isnan(mean_l1(np.zeros((0, 3)), np.zeros((0, 3))))
+
+
+def test_colour_transfer_takes_over_the_brightness() -> None:
+    generator = np.random.default_rng(0)
+    view = generator.integers(100, 200, (40, 50, 3)).astype(np.uint8)
+    dark = (view * 0.3).astype(np.uint8)
+    moved = transfer_colours(view, dark)
+    assert moved.mean() == pytest.approx(dark.mean(), abs=4)
+    np.testing.assert_allclose(transfer_colours(view, view), view, atol=3)
+
+
+class Perfect:
+    """Knows the shift of the pair: its sampled image is the truth."""
+
+    def __init__(self, shift: float) -> None:
+        self.shift = shift
+
+    def match(self, view, style, keypoints0):
+        return SimpleNamespace(points1=keypoints0 + np.array([self.shift, 0], np.float32))
+
+
+def test_a_perfect_warp_has_no_error_and_a_wrong_one_has(hpatches_root: Path) -> None:
+    pair = load_hpatches(hpatches_root)[-1]  # the style photo is the view moved by 3 pixels
+    (right,) = measure_stylization(Perfect(-3), [pair])
+    (wrong,) = measure_stylization(Perfect(+3), [pair])
+    assert right["warp_only"] == pytest.approx(0, abs=1e-6)
+    assert wrong["warp_only"] > 0.01
+    assert right["do_nothing"] == pytest.approx(0, abs=1e-6)  # the light is the same: the view is right
+    assert np.isnan(right["stylizer"])
+
+
+def test_a_darker_style_is_mended_by_colour_transfer(hpatches_root: Path) -> None:
+    pair = load_hpatches(hpatches_root)[4]  # i_one, half as bright
+    (row,) = measure_stylization(Perfect(0), [pair])
+    assert row["do_nothing"] > 0.15
+    assert row["colour_transfer"] < 0.02
+
+
+def give_style(view: Path, style: Path) -> Path:
+    return style
+
+
+def test_a_stylizer_of_ones_own(hpatches_root: Path) -> None:
+    pair = load_hpatches(hpatches_root)[0]
+    (row,) = measure_stylization(Perfect(0), [pair], stylizer=give_style)
+    assert row["stylizer"] == pytest.approx(0, abs=1e-9)
+    small = np.zeros((10, 10, 3), np.uint8)
+    with pytest.raises(ConfigError, match="wanted the size of the view"):
+        measure_stylization(Perfect(0), [pair], stylizer=lambda view, style: small)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ConfigError, match=r"wanted package.module:function"):
+        find_stylizer("nowhere:f")
+    with pytest.raises(ConfigError, match="is not a function"):
+        find_stylizer("math:pi")
+    with pytest.raises(ConfigError, match="match of every position"):
+        measure_stylization(object(), [])
