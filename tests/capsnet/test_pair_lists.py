@@ -24,11 +24,7 @@ from coam.errors import ConfigError, DataError
 from coam.geometry.epipolar import fundamental_from_pose
 from coam.geometry.pose import relative_pose_matrix
 from support.packed_tracks import make_packed
-from support.posed_views import CAMERA, POSE0, POSE1, same_colour_distance, write_list
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from support.posed_views import CAMERA, POSE0, POSE1, generator, same_colour_distance, write_list
 
 
 def test_a_colmap_model_gives_its_pairs() -> None:

@@ -23,12 +23,8 @@ from coam.data.worlds import WorldConfig, WorldPairs, follow, random_cells
 from coam.geometry.epipolar import fundamental_from_pose
 from coam.geometry.pose import relative_pose_matrix
 from coam.tensors import times
-from support.posed_views import CAMERA, HEIGHT, POSE0, POSE1, WIDTH
+from support.posed_views import CAMERA, HEIGHT, POSE0, POSE1, WIDTH, generator
 from support.rendered_world import camera_pose, true_projection
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def views(pose0: np.ndarray = POSE0, pose1: np.ndarray = POSE1) -> Views:

@@ -24,7 +24,7 @@ from coam.training.objective import build_source
 from support.megadepth_tree import CAMERA as MEGADEPTH_CAMERA
 from support.megadepth_tree import POSES as MEGADEPTH_POSES
 from support.megadepth_tree import write_scene
-from support.posed_views import CAMERA, POSE0, POSE1, listed, paint, same_colour_distance
+from support.posed_views import CAMERA, POSE0, POSE1, generator, listed, paint, same_colour_distance
 
 CPU = torch.device("cpu")
 
@@ -37,10 +37,6 @@ def recipe(*sources: SourceSpec) -> Recipe:
         phases=(Phase(1, 64, 4, 32),),
         loss=LossSpec(kind="epipolar"),
     )
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_all_kinds_in_one_mixture(posed_root: Path) -> None:

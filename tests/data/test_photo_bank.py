@@ -27,14 +27,13 @@ from coam.errors import DataError
 SIDE = 16
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def photos() -> Tensor:
-    return torch.randint(0, 256, (3, 3, SIDE, SIDE), generator=torch.Generator().manual_seed(0)).to(
-        torch.uint8
-    )
+    noise = torch.rand(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    return (noise * 256).to(torch.uint8)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bank(photos: Tensor) -> PhotoBank:
     return pack_bank([BankPart(photos, [[0], [1], [2]])])
 

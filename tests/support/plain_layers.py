@@ -12,13 +12,7 @@ from coam.kernels.filter import ChannelFilter, Stem
 from coam.kernels.linear import IDENTITY, Activation, LayerNorm, Linear
 
 
-def linear(
-    x: Tensor,
-    layer: Linear,
-    activation: Activation = IDENTITY,
-    norm: LayerNorm | None = None,
-    residual: Tensor | None = None,
-) -> Tensor:
+def linear(x, layer: Linear, activation=IDENTITY, norm: LayerNorm | None = None, residual=None) -> Tensor:
     """As `coam.kernels.linear.linear`."""
     if norm is not None:
         x = F.layer_norm(x, x.shape[-1:], norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.epsilon)

@@ -20,6 +20,10 @@ WIDTH, HEIGHT = 200, 160
 POSE0, POSE1 = camera_pose((-0.4, 0, 0), 3.0), camera_pose((0.5, 0.1, 0.1), -6.0)
 
 
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def paint(pose: np.ndarray) -> np.ndarray:
     """A photo (HEIGHT, WIDTH, 3) uint8 whose colour says which place of the world a pixel shows."""
     x, y = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))

@@ -64,3 +64,8 @@ def picture(height: int, width: int, seed: int = 0, batch: int = 1) -> Tensor:
 def difference(a: Tensor, b: Tensor) -> float:
     """The largest absolute difference."""
     return float((a - b).abs().max())
+
+
+def mean_cosine(one: Tensor, two: Tensor) -> float:
+    """Mean over all positions of the inner product of unit descriptors (B, D, H, W)."""
+    return float((one * two).sum(dim=1).mean())
