@@ -20,7 +20,7 @@ from coam.models.folding import fold_batch_norm
 from coam.models.registry import load_model
 
 NAMES = (
-    "linear", "unit_linear", "logistic_head", "filter_channels", "stem", "convolve", "upsample_and_add",
+    "linear", "unit_linear", "logistic_head", "convolve_depthwise", "stem", "convolve", "upsample_and_add",
 )  # fmt: skip
 WORST_ERROR = 4e-3  # relative, of float16 against float32
 LINEAR_TILES = [

@@ -156,7 +156,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+@pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_the_declaration_makes_the_command(name: str) -> None:
     benchmark = find_benchmark(name)
     assert benchmark.name == name
@@ -188,7 +188,7 @@ def test_the_list_of_benchmarks_imports_none_of_them() -> None:
 TOY = '''
 """Toy protocol: the share of matches in the left part of photo 0."""
 from coam.evaluation.benchmarks.hpatches import load_hpatches
-from coam.evaluation.metrics.tables import Figure, mean_of
+from coam.evaluation.metrics.tables import Metric, mean_of
 from coam.evaluation.runner import Benchmark, Option
 
 
@@ -206,8 +206,8 @@ TOY = Benchmark(
     load=load,
     options=(Option("sequence", str, "", "Only this sequence."),),
     score=score,
-    settings={"part": 0.5},
-    figures=(Figure("inside", mean_of("inside"), headline=True), Figure("seen", mean_of("seen"), "count")),
+    settings={"part": Option("part", float, 0.5, "Share of the width.")},
+    metrics=(Metric("inside", mean_of("inside"), headline=True), Metric("seen", mean_of("seen"), "count")),
     rank_by="inside",
 )
 '''
@@ -227,6 +227,10 @@ def test_a_new_benchmark_is_one_file_and_one_line(
     expected = np.random.default_rng(0).uniform(5, 100, (50, 2)).astype(np.float32)
     assert f"inside {(expected[:, 0] < 80).mean():.3f}" in " ".join(result.stdout.split())
     assert "seen 50" in " ".join(result.stdout.split())
+    narrow = invoke("toy", *options, "--part", "0.25", "-o", tmp_path / "out")
+    assert f"inside {(expected[:, 0] < 40).mean():.3f}" in " ".join(narrow.stdout.split())
+    with pytest.raises(DataError, match="holds no pair for toy"):
+        invoke("toy", *options[:-1], "nowhere", "-o", tmp_path / "none")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Toy protocol" in page
     assert read_report(tmp_path / "out")["tables"]["all"]["pairs"]["value"] == 5
@@ -236,7 +240,7 @@ def test_a_new_benchmark_is_one_file_and_one_line(
 def test_a_benchmark_that_declares_too_little_or_too_much_is_refused() -> None:
     with pytest.raises(ValueError, match="exactly one of score, measure and run"):
         replace(HPATCHES, measure=lambda *_: [])
-    with pytest.raises(ValueError, match="declares figures and rank_by"):
+    with pytest.raises(ValueError, match="declares metrics and rank_by"):
         replace(HPATCHES, rank_by="")
 
 

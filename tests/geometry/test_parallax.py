@@ -6,7 +6,7 @@ from coam.geometry.homography import apply_homography
 from coam.geometry.parallax import off_plane
 
 FOCAL, SIZE = 800.0, 1000.0
-OPTIONS = {"plane_tolerance": 6.0, "epipolar_tolerance": 2.0, "fewest": 15, "chance": 0.05}
+OPTIONS = {"plane_tolerance": 6.0, "epipolar_tolerance": 2.0, "min_inliers": 15, "min_inlier_ratio": 0.05}
 
 
 def scene(on_plane: int, before: int, wrong: int, noise: float = 0.5):

@@ -13,9 +13,9 @@ pytest.importorskip("triton")
 from coam.backends import cuda_graphs
 from coam.kernels import fused
 from coam.kernels.convolution import convolve, upsample_and_add
+from coam.kernels.depthwise import DepthwiseConvolution, Stem, convolve_depthwise, stem
 from coam.kernels.encoder import FusedEncoder
 from coam.kernels.encoder import is_supported as takes_encoder
-from coam.kernels.filter import ChannelFilter, Stem, filter_channels, stem
 from coam.kernels.linear import (
     RELU,
     RELU6,
@@ -83,11 +83,11 @@ def test_rows_reduced():
     [(3, 1, 1, (2, 9, 11, 40)), (5, 1, 2, (1, 7, 4, 8)), (3, 2, 0, (1, 18, 6, 32)), (5, 2, 1, (2, 8, 20, 8))],
 )
 def test_filters_of_channels(kernel, stride, before, shape):
-    filters = ChannelFilter(
+    filters = DepthwiseConvolution(
         random(kernel, kernel, shape[-1], seed=1), random(shape[-1], seed=2), stride, before
     )
     x = random(*shape)
-    assert_same(filter_channels(x, filters, RELU6), plain.filter_channels(x, filters, RELU6))
+    assert_same(convolve_depthwise(x, filters, RELU6), plain.convolve_depthwise(x, filters, RELU6))
 
 
 @needs_kernel

@@ -75,7 +75,7 @@ def test_the_second_look_wins_a_tie_and_loses_a_rout() -> None:
     assert all_agree.better_of(again, OPTIONS.aligned_lead) is again
     assert all_agree.better_of(again) is all_agree
     assert all_agree.better_of(few_agree, OPTIONS.aligned_lead) is all_agree
-    assert all_agree.share >= OPTIONS.settled_share > few_agree.share >= OPTIONS.found_share
+    assert all_agree.share >= OPTIONS.settled_inlier_ratio > few_agree.share >= OPTIONS.found_inlier_ratio
 
 
 # ---- the aligned look
@@ -168,7 +168,7 @@ def test_a_find_with_few_inliers_is_no_surer_than_the_first_matches() -> None:
     """Of many views one seems right by chance: then the lower of the two probabilities holds."""
     weak = judge(replace(planted(TILTED, wrong=0.8), overlap=0.9))
     strong = judge(replace(planted(TILTED, wrong=0.3), overlap=0.9))
-    assert weak.share < OPTIONS.sure_share < strong.share
+    assert weak.share < OPTIONS.sure_inlier_ratio < strong.share
     first = replace(planted(TILTED, wrong=1.0), overlap=0.2)
     assert guarded(weak, first, OPTIONS).matches.overlap == 0.2
     assert guarded(weak, replace(first, overlap=0.95), OPTIONS).matches.overlap == 0.9

@@ -127,11 +127,11 @@ def test_a_variant_shares_the_network_and_nothing_else():
 @pytest.mark.slow
 def test_twelve_megapixels_in_less_than_four_gibibytes():
     program = """
-import numpy, resource, coam
+import cv2, numpy, resource, coam
+from coam import samples
+from coam.images import load_image
 from coam.matcher.tiles import match_tiles
-rng = numpy.random.default_rng(0)
-small = rng.integers(0, 255, (375, 500, 3), dtype=numpy.uint8)
-large = small.repeat(8, 0).repeat(8, 1)
+large = cv2.resize(load_image(samples.motorcycle().left).rgb, (4000, 3000), interpolation=cv2.INTER_CUBIC)
 matches = match_tiles(coam.load_matcher(device="cpu", looks="once"), large, numpy.roll(large, 40, 1))
 print(len(matches), matches.meta["tiles"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

@@ -234,7 +234,7 @@ def test_missing_surplus_and_misshapen_tensors(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cdunet-lite2", "", "weights.pth", "../cdunet-lite1"])
 def test_unknown_names_list_the_known_ones(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"capsnet, capsnet-c, capsnet-cf or give a \.safetensors"):
+    with pytest.raises(ConfigError, match=rf"{', '.join(MODELS)} or give a \.safetensors"):
         load_model(name)
 
 

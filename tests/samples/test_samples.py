@@ -12,8 +12,8 @@ from PIL import Image
 
 from coam import samples
 from coam.errors import ConfigError, DataError
+from coam.samples.ground_truth_maps import sample_smooth
 from coam.samples.multiview import Camera
-from coam.samples.sampling import sample_smooth
 
 
 def _pixels(path: Path) -> np.ndarray:

@@ -81,7 +81,7 @@ def test_rows_of_a_perfect_and_of_a_lazy_stylizer(root: Path) -> None:
         assert row["view_leak"] == pytest.approx(1)
         assert row["swap"] == pytest.approx(0)
         assert row["grey_leak"] > 0.1
-    table = summarise(pairs, perfect, STYLIZATION.figures, resamples=10)
+    table = summarise(pairs, perfect, STYLIZATION.metrics, resamples=10)
     assert set(table) == {"all", "dusk", "night"}
     assert table["night"]["L1 do nothing"]["value"] > table["dusk"]["L1 do nothing"]["value"]
 

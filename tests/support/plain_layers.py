@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coam.kernels.filter import ChannelFilter, Stem
+from coam.kernels.depthwise import DepthwiseConvolution, Stem
 from coam.kernels.linear import IDENTITY, Activation, LayerNorm, Linear
 
 
@@ -31,8 +31,8 @@ def logistic_head(x: Tensor, layer: Linear, head: Tensor, head_bias: float) -> T
     return (F.relu(linear(x, layer)) @ head.to(x.dtype) + head_bias).sigmoid()
 
 
-def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> Tensor:
-    """As `coam.kernels.filter.filter_channels`."""
+def convolve_depthwise(x: Tensor, layer: DepthwiseConvolution, activation: Activation) -> Tensor:
+    """As `coam.kernels.depthwise.convolve_depthwise`."""
     weight = layer.weight.permute(2, 0, 1).unsqueeze(1).to(x.dtype)
     padded = _padded(x.permute(0, 3, 1, 2), layer.weight.shape[0], layer.stride, layer.before)
     y = F.conv2d(padded, weight, layer.bias.to(x.dtype), layer.stride, groups=x.shape[-1])
@@ -40,7 +40,7 @@ def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> 
 
 
 def stem(image: Tensor, layer: Stem, activation: Activation) -> Tensor:
-    """As `coam.kernels.filter.stem`."""
+    """As `coam.kernels.depthwise.stem`."""
     mean, deviation = (_per_colour(v, image.dtype, image.device) for v in (layer.mean, layer.deviation))
     weight = layer.weight[:27].t().reshape(-1, 3, 3, 3).to(image.dtype)
     padded = _padded((image - mean) / deviation, 3, 2, layer.before)

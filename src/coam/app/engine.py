@@ -15,6 +15,7 @@ from PIL import Image
 
 from coam.caches import LRUCache
 from coam.errors import CoamError, ConfigError, DataError, ImageError
+from coam.store.atomic import write_text
 from coam.types import Matches
 
 if TYPE_CHECKING:
@@ -234,6 +235,6 @@ def write_results(matches: Matches, picture: Image.Image, folder: Path) -> list[
 
     folder.mkdir(parents=True, exist_ok=True)
     matches.save(folder / "matches.npz")
-    (folder / "matches.html").write_text(match_page(matches), encoding="utf-8")
+    write_text(folder / "matches.html", match_page(matches))
     picture.save(folder / "matches.png", compress_level=1)  # photos hardly get smaller, only slower
     return [str(folder / name) for name in ("matches.npz", "matches.html", "matches.png")]

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from coam.cli.options import check_choice
-from coam.errors import ConfigError
+from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.registry import BENCHMARKS, find_benchmark
 
 if TYPE_CHECKING:
@@ -110,9 +110,13 @@ def benchmark_command(name: str) -> Any:
 
 def command_options(benchmark: Benchmark) -> list[Option]:
     """The options of a command: --root, --matcher, the benchmark's own, then shared ones."""
-    applying = {*EVERY, *benchmark.shared, *benchmark.settings}
+    from coam.evaluation.runner import Option
+
+    named = {key for key, value in benchmark.settings.items() if not isinstance(value, Option)}
+    applying = {*EVERY, *benchmark.shared, *named}
     shared = [option for option in shared_options(benchmark.max_matches) if option.name in applying]
-    own = [*benchmark.options, *(option for option in benchmark.run_options if not isinstance(option, str))]
+    declared = (*benchmark.options, *benchmark.run_options, *benchmark.settings.values())
+    own = [option for option in declared if isinstance(option, Option)]
     return [*shared[:2], *own, *shared[2:]]
 
 
@@ -136,9 +140,7 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
 
     settings = _settings(benchmark, values)
     spec = matcher_of(values)
-    loaded = benchmark.load(
-        values["root"], **{option.name: values[option.name] for option in benchmark.options}
-    )
+    loaded = load_data(benchmark, values)
     names = [option if isinstance(option, str) else option.name for option in benchmark.run_options]
     options = {name: values[name] for name in names}
     label = values[benchmark.labelled_by].resolve().name
@@ -165,6 +167,19 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
         typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
     else:
         typer.echo(f"{table_text(report)}\nwrote {folder / 'report.html'}")
+
+
+def load_data(benchmark: Benchmark, values: dict[str, Any]) -> Any:
+    """What the benchmark's `load` finds below --root."""
+    root = values["root"]
+    try:
+        loaded = benchmark.load(root, **{option.name: values[option.name] for option in benchmark.options})
+    except (FileNotFoundError, NotADirectoryError) as error:
+        missing = error.filename or root
+        raise DataError(f"{missing} is not there; give --root the folder of the data") from error
+    if benchmark.run is None and not loaded:
+        raise DataError(f"{root} holds no pair for {benchmark.name}; check --root and the other options")
+    return loaded
 
 
 def compare(

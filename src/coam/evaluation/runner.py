@@ -21,7 +21,7 @@ from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers.by_name import MatcherSpec, spec_of, timed_matches
 from coam.evaluation.metrics.tables import (
     CurveMaker,
-    Figure,
+    Metric,
     Row,
     json_ready,
     per_sequence,
@@ -75,8 +75,10 @@ class Benchmark:
     labelled_by: str = "root"  # the option whose folder names the results
 
     # Reports of pairs (`score`, `measure`)
-    figures: tuple[Figure, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)  # defaults of what `score` takes further
+    metrics: tuple[Metric, ...] = ()
+    # What `score` takes further: name -> default, or -> `Option`, which the command then has; `estimator` and
+    # `threshold` (of a robust estimator) are options that commands share
+    settings: dict[str, Any] = field(default_factory=dict)
     rank_by: str = ""  # entry of the rows that orders pairs from worst to best
     rank_higher_is_better: bool = True
     match_errors: Callable[[EvaluationPair, Matches], Array] | None = None  # pixels (N,), for pictures
@@ -91,8 +93,14 @@ class Benchmark:
     def __post_init__(self) -> None:
         if sum(function is not None for function in (self.score, self.measure, self.run)) != 1:
             raise ValueError(f"{self.name}: declare exactly one of score, measure and run")
-        if self.run is None and not (self.figures and self.rank_by):
-            raise ValueError(f"{self.name}: a benchmark of pairs declares figures and rank_by")
+        if self.run is None and not (self.metrics and self.rank_by):
+            raise ValueError(f"{self.name}: a benchmark of pairs declares metrics and rank_by")
+
+    @property
+    def default_settings(self) -> dict[str, Any]:
+        """Defaults of `settings`."""
+        plain = {key: value.default for key, value in self.settings.items() if isinstance(value, Option)}
+        return self.settings | plain
 
     @property
     def protocol(self) -> str:
@@ -103,7 +111,10 @@ class Benchmark:
         """The figures of one pair from its matches."""
         if self.score is None:
             raise ConfigError(f"{self.name} is not measured on matches alone; use `evaluate`")
-        return self.score(pair, matches, **settings)
+        row = self.score(pair, matches, **settings)
+        if self.rank_by not in row:
+            raise ConfigError(f"{self.name}: rank_by is {self.rank_by!r}; its rows have {', '.join(row)}")
+        return row
 
 
 def evaluate(
@@ -126,7 +137,7 @@ def evaluate(
     `options` go to the benchmark's `measure`, which caches nothing.
     """
     chosen = limit_pairs(pairs, limit)
-    applied = benchmark.settings | (settings or {})
+    applied = benchmark.default_settings | (settings or {})
     rows: list[Row] = []
     seconds: list[float] = []
     computed = len(chosen)
@@ -164,11 +175,11 @@ def build_report(
         "matcher": spec.identity | {"licence": spec.licence},
         "settings": settings,
         "pairs_available": available,
-        "kinds": {figure.name: figure.kind for figure in benchmark.figures},
-        "tables": summarise(pairs, rows, benchmark.figures, resamples=resamples),
+        "kinds": {metric.name: metric.kind for metric in benchmark.metrics},
+        "tables": summarise(pairs, rows, benchmark.metrics, resamples=resamples),
         "curves": benchmark.curves(pairs, rows) if benchmark.curves else {},
         "curve_axes": benchmark.curve_axes,
-        "sequences": per_sequence(pairs, rows, benchmark.figures),
+        "sequences": per_sequence(pairs, rows, benchmark.metrics),
         "ranking": {
             "by": benchmark.rank_by,
             "worst_first": ranked(pairs, rows, benchmark.rank_by, higher_is_better=higher),
@@ -185,15 +196,15 @@ def build_report(
 def measure(
     benchmark: Benchmark, pairs: Sequence[EvaluationPair], matcher: Any, **settings: Any
 ) -> dict[str, dict[str, float]]:
-    """subset -> figure -> value, at once and without any file: for use while training.
+    """subset -> metric -> value, at once and without any file: for use while training.
 
     `matcher`: anything with match_many(pairs of paths), or a function (path0, path1) -> Matches.
     """
-    applied = benchmark.settings | settings
+    applied = benchmark.default_settings | settings
     ready = spec_of(matcher).create()
     found = timed_matches(ready, [(pair.image0, pair.image1) for pair in pairs], "the matcher")
     rows = [benchmark.score_pair(*each, applied) for each in zip(pairs, found, strict=True)]
-    tables = summarise(pairs, rows, benchmark.figures, resamples=0)
+    tables = summarise(pairs, rows, benchmark.metrics, resamples=0)
     return {s: {name: entry["value"] for name, entry in figures.items()} for s, figures in tables.items()}
 
 

@@ -1,6 +1,6 @@
 """The decoder's convolutions in one kernel each on a CUDA device. Import only where Triton is installed.
 
-Maps are channels-last, (B, H, W, C) in memory, their channels multiples of 8 (see `triton_linear`). Bias,
+Maps are channels-last, (B, H, W, C) in memory, their channels multiples of 8 (see `linear`). Bias,
 activation and residual are part of the kernel; cuDNN leaves them to kernels of their own.
 """
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from coam.kernels.filter import STEM_INPUTS, ChannelFilter, Stem, filter_channels, stem
+from coam.kernels.depthwise import STEM_INPUTS, DepthwiseConvolution, Stem, convolve_depthwise, stem
 from coam.kernels.linear import IDENTITY, RELU, RELU6, Activation, Linear, linear
 from coam.models.encoders.base import Encoder, Triple
 from coam.models.encoders.efficientnet import LEVEL_STAGES, EfficientNetEncoder, InvertedResidual
@@ -55,10 +55,11 @@ def _trimmed(conv: nn.Conv2d) -> tuple[Tensor, int]:
     return weight, before
 
 
-def channel_filter(conv: nn.Conv2d) -> ChannelFilter:
+def channel_filter(conv: nn.Conv2d) -> DepthwiseConvolution:
     """A convolution of each channel by itself."""
     weight, before = _trimmed(conv)
-    return ChannelFilter(weight[:, 0].permute(1, 2, 0).contiguous(), _bias(conv), conv.stride[0], before)
+    by_place = weight[:, 0].permute(1, 2, 0).contiguous()
+    return DepthwiseConvolution(by_place, _bias(conv), conv.stride[0], before)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class _Block:
     """Expand, filter, project; with the input added where `residual`."""
 
     expand: Linear | None
-    filtered: ChannelFilter
+    filtered: DepthwiseConvolution
     project: Linear
     activation: Activation
     residual: bool
@@ -74,7 +75,7 @@ class _Block:
     def __call__(self, pixels: Tensor) -> Tensor:
         """(B, H, W, C) -> (B, H / stride, W / stride, D)."""
         hidden = pixels if self.expand is None else on_pixels(pixels, self.expand, self.activation)
-        hidden = filter_channels(hidden, self.filtered, self.activation)
+        hidden = convolve_depthwise(hidden, self.filtered, self.activation)
         residual = pixels.flatten(0, 2) if self.residual else None
         return linear(hidden.flatten(0, 2), self.project, residual=residual).view(*hidden.shape[:3], -1)
 

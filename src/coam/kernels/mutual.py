@@ -1,6 +1,6 @@
 """Mutual nearest neighbours in one fused pass on a CUDA device. Import only where Triton is installed.
 
-The similarities are never written (see `mutual_kernels`): memory grows with rows * columns / block, a
+The similarities are never written (see `mutual_programs`): memory grows with rows * columns / block, a
 hundredth of the matrix and less, and rows are taken in slabs, which bounds it.
 """
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from coam.tensors import constant
 
+BILINEAR_SPREAD = 0.45  # cells: a Gaussian this wide weighs neighbours about as bilinear interpolation does
+REACHABLE = 0.75  # cells: a truth further than this from every cell of the window cannot be learnt there
+
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of `values` where `mask`; zero (with a gradient) where there is none."""
@@ -154,11 +157,12 @@ def fine_loss(
     logits = logits.masked_fill(~inside, -1e4)
     log_weight = logits.log_softmax(dim=-1)
     off = (positions - truth.unsqueeze(2)) / stride
-    target = torch.where(inside, -off.square().sum(dim=-1) / (2 * 0.45**2), torch.full_like(logits, -1e4))
+    gaussian = -off.square().sum(dim=-1) / (2 * BILINEAR_SPREAD**2)
+    target = torch.where(inside, gaussian, torch.full_like(logits, -1e4))
     target = target.softmax(dim=-1)
-    reachable = valid & (off.abs().amax(dim=-1).amin(dim=-1) <= 0.75)
+    reachable = valid & (off.abs().amax(dim=-1).amin(dim=-1) <= REACHABLE)
     entropy = -(target * log_weight).sum(dim=-1)
     expected = (log_weight.exp().unsqueeze(-1) * positions).sum(dim=2)
     error = (expected - truth).norm(dim=-1)
-    robust = torch.where(error < 1.0, 0.5 * error.square(), error - 0.5)
-    return pair_mean(entropy + robust, reachable), masked_mean(error, reachable).detach()
+    huber = torch.where(error < 1.0, 0.5 * error.square(), error - 0.5)
+    return pair_mean(entropy + huber, reachable), masked_mean(error, reachable).detach()

@@ -33,13 +33,15 @@ class RematchOptions:
     plane_tolerance: float = 0.006  # of the long side: how far an inlier may lie from the homography
     epipolar_tolerance: float = 0.002  # of the long side: how far an inlier may lie from its epipolar line
     ransac_iterations: int = 3000
+    ransac_confidence: float = 0.9999
     chance_inliers: float = 0.05  # of wrong matches lie on their epipolar line all the same
     min_inliers: int = 15  # of a homography: chance agreements are at most about six
-    found_share: float = 0.12  # inliers of the matches: with fewer, other views are searched
+    found_inlier_ratio: float = 0.12  # with fewer inliers other views are searched
     found_overlap: float = 0.5  # probability: below, what agrees may be a repeated detail
-    sure_share: float = 0.3  # inliers of the matches: what a search found with fewer is not believed blindly
-    settled_share: float = 0.9  # inliers of the matches: one more view would bring nothing new
+    sure_inlier_ratio: float = 0.3  # what a search found with fewer inliers is not believed blindly
+    settled_inlier_ratio: float = 0.9  # one more view would bring nothing new
     planar_share: float = 0.93  # near the plane, of the matches that fit two views at all: else it has depth
+    near_plane: float = 2.0  # plane tolerances: a rough estimate of a plane still is one
     max_alignments: int = 3  # views from one viewpoint: each starts from a better estimate
     aligned_lead: float = 1.1  # times its inliers: as many agree in both, and its matches are more exact
     large_zoom: float = 1.4  # times: a scene with depth is matched again beyond this zoom
@@ -77,7 +79,7 @@ def rematch(
     """
     best, views = fit_dominant_plane(first, options), 1
     # An unknown overlap (nan) is no objection.
-    found = best.share >= options.found_share and not best.matches.overlap < options.found_overlap
+    found = best.share >= options.found_inlier_ratio and not best.matches.overlap < options.found_overlap
     if looks == "search" and not found:
         for pair in search_views(first.size0, first.size1, resolution, options.views):
             best = best.better_of(fit_dominant_plane(match_views(pair), options))
@@ -89,7 +91,7 @@ def rematch(
         closer = best.better_of(fit_dominant_plane(match_views(aligned), options), options.aligned_lead)
         views += 1
         improved, best = closer is not best, closer
-        if best.share >= options.settled_share or not improved:
+        if best.share >= options.settled_inlier_ratio or not improved:
             break
     matches = best.matches
     if matches is not first:
@@ -112,7 +114,7 @@ def fit_dominant_plane(matches: Matches, options: RematchOptions) -> DominantPla
     if (depth * depth[0] <= 0).any() or np.linalg.det(matrix) <= 0:
         return nothing
     error = np.linalg.norm(apply_homography(matrix, best.points0) - best.points1, axis=1)
-    near = (error <= 2 * ransac.threshold).sum()  # a rough estimate of a plane still is one
+    near = (error <= options.near_plane * ransac.threshold).sum()
     is_planar = bool(near >= options.planar_share * _epipolar_inliers(best, options))
     inliers = int(model.inliers.sum())
     return DominantPlane(matches, matrix, inliers, inliers / max(1, len(best)), is_planar)
@@ -127,7 +129,7 @@ def _epipolar_inliers(matches: Matches, options: RematchOptions) -> float:
 
 def _ransac(tolerance: float, matches: Matches, options: RematchOptions) -> RansacOptions:
     threshold = tolerance * max(matches.size1)
-    return RansacOptions(threshold, confidence=0.9999, max_iterations=options.ransac_iterations)
+    return RansacOptions(threshold, options.ransac_confidence, options.ransac_iterations)
 
 
 def views_of_alignment(plane: DominantPlane, resolution: int, options: RematchOptions) -> ViewPair | None:
@@ -145,7 +147,7 @@ def views_of_alignment(plane: DominantPlane, resolution: int, options: RematchOp
 
 def guarded(best: DominantPlane, first: Matches, options: RematchOptions) -> DominantPlane:
     """Of many views one may seem right by chance: with few inliers it is no surer than the first matches."""
-    if best.share >= options.sure_share or math.isnan(first.overlap):
+    if best.share >= options.sure_inlier_ratio or math.isnan(first.overlap):
         return best
     overlap = min(best.matches.overlap, first.overlap)
     return replace(best, matches=replace(best.matches, overlap=overlap))

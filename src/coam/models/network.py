@@ -47,11 +47,15 @@ class DescriptorNetwork(nn.Module, Network):
     """Base of the networks that describe one image while looking at the other.
 
     A network is one file: a frozen dataclass of its configuration (JSON values, every field with a default,
-    named by `Config`), and a subclass that is built from it and implements `decode`, `attention_maps`,
-    `logit_scale`, `capabilities` and, where an image needs more than the encoder, `encode`. One line in
-    `registry.NETWORKS` gives it a name; then weights are saved, loaded, trained, exported and matched like
-    those of any other. It knows nothing of files, devices, optimisers or losses. Preprocessing is the
-    encoder's: images come in as RGB in [0, 1].
+    named by `Config`), and a subclass that is built from it, sets `config` and `encoder`, and implements
+    `decode`, `attention_maps`, `logit_scale`, `capabilities` and, where an image needs more than the encoder,
+    `encode`. One line in `registry.NETWORKS` gives the architecture a name, one in `registry.MODELS` what
+    users type; then weights are saved, loaded, trained, exported and matched like those of any other.
+
+    Images come in as RGB in [0, 1], of any size; preprocessing is the encoder's. `models.padding` has
+    `pad_image` for what strides need and `crop_cells` to take padding off every output again. The maps that
+    `decode` gives have the stride that `capabilities` declares. A network knows nothing of files, devices,
+    optimisers or losses.
     """
 
     Config: ClassVar[type[Any]]

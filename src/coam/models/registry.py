@@ -12,8 +12,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 import torch
@@ -68,17 +69,11 @@ def config_from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
-def import_named(place: str) -> Any:
-    """What a registration "module:name" stands for; its module is imported now."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
 def build_model(architecture: str, config: dict[str, Any]) -> DescriptorNetwork:
     """A network with random weights."""
     if architecture not in NETWORKS:
         raise ConfigError(f"there is no architecture {architecture!r}; choose one of {', '.join(NETWORKS)}")
-    network: Callable[[Any], DescriptorNetwork] = import_named(NETWORKS[architecture])
+    network: Callable[[Any], DescriptorNetwork] = resolve_name(NETWORKS[architecture])
     return network(config_from_dict(network.Config, config))  # type: ignore[attr-defined]
 
 

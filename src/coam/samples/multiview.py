@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
 from coam.geometry.epipolar import cross_matrix
-from coam.samples.sampling import Float64Array, read_png16, sample_smooth
+from coam.samples.ground_truth_maps import Float64Array, read_png16, sample_smooth
 from coam.types import FloatArray
 
 SAME_SURFACE = 0.03  # relative difference up to which two depths are of one surface

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coam.samples.sampling import read_png16, sample_smooth
+from coam.samples.ground_truth_maps import read_png16, sample_smooth
 from coam.types import FloatArray, Size
 
 STEPS_PER_PIXEL = 64  # the PNG holds disparity in 1/64 px; 0: unknown

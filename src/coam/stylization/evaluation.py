@@ -34,7 +34,7 @@ import numpy.typing as npt
 from coam.errors import ConfigError
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
 from coam.evaluation.benchmarks.invariance import corresponding_positions
-from coam.evaluation.metrics.tables import Figure, Row, mean_of
+from coam.evaluation.metrics.tables import Metric, Row, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark, Option
@@ -237,16 +237,16 @@ STYLIZATION = Benchmark(
         "resolution",
     ),
     shared=("limit", "preset"),
-    figures=(
+    metrics=(
         *(
-            Figure(
+            Metric(
                 f"L1 {key.replace('_', ' ')}", mean_of(key), "value", headline=True, higher_is_better=False
             )
             for key in METHODS
         ),
-        Figure("grey leak", mean_of("grey_leak"), "value", higher_is_better=False),
-        Figure("view leak", mean_of("view_leak"), "value", higher_is_better=False),
-        Figure("swap", mean_of("swap"), "value"),
+        Metric("grey leak", mean_of("grey_leak"), "value", higher_is_better=False),
+        Metric("view leak", mean_of("view_leak"), "value", higher_is_better=False),
+        Metric("swap", mean_of("swap"), "value"),
     ),
     rank_by="full",
     rank_higher_is_better=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -16,11 +17,9 @@ from coam.losses import correspondence as corr
 from coam.losses import distinctiveness as dist
 from coam.models.network import DescriptorNetwork
 from coam.models.outputs import DenseDescriptors
-from coam.models.registry import import_named
 from coam.training.config import OBJECTIVES, LossSpec, Recipe
 from coam.training.sources import CORRESPONDENCES, SourceKinds, build_mixture
 
-BILINEAR_SPREAD = 0.45  # cells: a Gaussian this wide weighs neighbours about as bilinear interpolation does
 EXCLUDED_PIXELS = 4.0  # a negative nearer than this to the truth is none
 RIGHT_CELLS = 1.5  # a best cell this near to the truth counts as right
 FINE_TOLERANCE = 1.5  # pixels: where the truth is less sure than this, the fine stage learns nothing
@@ -70,7 +69,7 @@ class Objective(nn.Module, Generic[AnyBatch], ABC):
 
 def objective_class(recipe: Recipe) -> type[Objective[Any]]:
     """The objective that has the recipe's loss."""
-    found: type[Objective[Any]] = import_named(OBJECTIVES[recipe.loss.kind])
+    found: type[Objective[Any]] = resolve_name(OBJECTIVES[recipe.loss.kind])
     return found
 
 
@@ -188,6 +187,6 @@ def _choice(
 ) -> Tensor:
     """Cross entropy of choosing the true partner (B, L, 2) among all cells of a map (B, D, H, W)."""
     rows, columns = feature_map.shape[-2:]
-    spread = (BILINEAR_SPREAD**2 + (tolerance / stride) ** 2).sqrt()
+    spread = (corr.BILINEAR_SPREAD**2 + (tolerance / stride) ** 2).sqrt()
     index, weight = corr.cell_targets(truth, columns, rows, stride, spread)
     return corr.grid_cross_entropy(logits, index, weight, valid)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from coam.errors import ConfigError
 from coam.training.config import OptimiserSpec
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -33,6 +34,8 @@ def build_optimiser(model: nn.Module, spec: OptimiserSpec) -> torch.optim.AdamW:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             table.setdefault((name.startswith("encoder."), parameter.ndim > 1), []).append(parameter)
+    if not table:
+        raise ConfigError(f"{type(model).__name__} has no weights that could be trained")
     groups = [
         parameter_group(
             parameters,

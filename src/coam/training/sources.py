@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from coam.data.photo_bank import PhotoBank, add_copies, load_part, pack_bank
 from coam.data.sample import BatchSource
 from coam.data.worlds import WorldConfig
 from coam.errors import ConfigError, DataError
-from coam.models.registry import config_from_dict, import_named
+from coam.models.registry import config_from_dict
 from coam.training.config import Recipe, SourceSpec
 
 RENDERED = ("plane", "world")
@@ -71,7 +72,7 @@ def _measured(
     spec: SourceSpec, recipe: Recipe, root: Path, device: torch.device, kinds: SourceKinds
 ) -> BatchSource[Any]:
     """A source with the recipe's options; one that is a mapping becomes the dataclass it stands for."""
-    builder = import_named(kinds.measured[spec.kind])
+    builder = resolve_name(kinds.measured[spec.kind])
     known = inspect.signature(builder).parameters
     options = dict(spec.options)
     for name, value in options.items():
@@ -111,7 +112,7 @@ def _rendered(
             raise ConfigError(f"all sources of kind {kind!r} share one view, so give them equal options")
         if specs:
             config = config_from_dict(WorldConfig, {"scene": kind, **specs[0].options})
-            source = import_named(kinds.rendered)(bank, config, _group_weights(specs, owner))
+            source = resolve_name(kinds.rendered)(bank, config, _group_weights(specs, owner))
             share = sum(spec.share for spec in specs)
             yield Ingredient(source, share, wrong=config.scene == "plane")
 

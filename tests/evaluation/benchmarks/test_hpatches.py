@@ -91,12 +91,12 @@ def test_every_pair_counts_once_however_many_matches_it_has() -> None:
         score_hpatches(pair, matches_of(points[:10], points[:10] + 100)),
     ]
     other = EvaluationPair("q", Path("a"), Path("b"), "t", ("illumination",), homography=np.eye(3))
-    tables = summarise([pair, other], rows, HPATCHES.figures, resamples=10)
+    tables = summarise([pair, other], rows, HPATCHES.metrics, resamples=10)
     assert tables["all"]["MMA@3"]["value"] == 0.5
     assert tables["viewpoint"]["MMA@3"]["value"] == 1.0
     assert tables["illumination"]["MMA@3"]["value"] == 0.0
     assert tables["all"]["matches"]["value"] == 505
-    assert per_sequence([pair, other], rows, HPATCHES.figures)["t"]["MMA@3"] == 0
+    assert per_sequence([pair, other], rows, HPATCHES.metrics)["t"]["MMA@3"] == 0
     assert ranked([pair, other], rows, "mma@3", higher_is_better=True) == [("q", 0.0), ("p", 1.0)]
     assert ranked([pair, other], rows, "corner_error", higher_is_better=False)[0][0] == "q"
 

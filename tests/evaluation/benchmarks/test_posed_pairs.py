@@ -124,7 +124,7 @@ def test_tables_follow_the_conventions() -> None:
         for r, t in errors
     ]  # fmt: skip
     pairs = [EvaluationPair(str(i), Path("a"), Path("b"), str(i)) for i in range(4)]
-    table = summarise(pairs, rows, POSED_PAIRS.figures, resamples=10)["all"]
+    table = summarise(pairs, rows, POSED_PAIRS.metrics, resamples=10)["all"]
     assert table["mAP@5"]["value"] == 0.25
     assert table["mAP@10"]["value"] == pytest.approx((0.25 + 0.5) / 2)
     assert table["rotation acc@10"]["value"] == 0.75

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from coam.errors import DataError
-from coam.evaluation.metrics.figures import matching_accuracy, transfer_errors
-from coam.evaluation.metrics.tables import Figure, Row, auc_of, mean_curves, mean_of
+from coam.evaluation.metrics.measures import matching_accuracy, transfer_errors
+from coam.evaluation.metrics.tables import Metric, Row, auc_of, mean_curves, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
@@ -141,14 +141,14 @@ HPATCHES = Benchmark(
     options=(Option("keep_large", bool, False, "Also the 8 sequences that D2-Net leaves out."),),
     score=score_hpatches,
     settings={"estimator": "opencv", "threshold": 3.0},
-    figures=(
+    metrics=(
         *(
-            Figure(f"MMA@{t:g}", mean_of(f"mma@{t:g}"), "share", headline=t in (1, 3, 5, 10))
+            Metric(f"MMA@{t:g}", mean_of(f"mma@{t:g}"), "share", headline=t in (1, 3, 5, 10))
             for t in THRESHOLDS
         ),
-        Figure("matches", mean_of("matches"), "count", headline=True),
+        Metric("matches", mean_of("matches"), "count", headline=True),
         *(
-            Figure(f"homography AUC@{t}", auc_of("corner_error", t), "share", headline=True)
+            Metric(f"homography AUC@{t}", auc_of("corner_error", t), "share", headline=True)
             for t in (3, 5, 10)
         ),
     ),

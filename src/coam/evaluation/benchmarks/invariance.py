@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
-from coam.evaluation.metrics.tables import Figure, Row, Summary, Table, mean_of
+from coam.evaluation.metrics.tables import Metric, Row, Summary, Table, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark
@@ -123,14 +123,14 @@ INVARIANCE = Benchmark(
     load=load_invariance,
     measure=measure_invariance,
     shared=("limit", "preset"),
-    figures=tuple(
+    metrics=tuple(
         figure
         for label in ("conditioned", "alone")
         for figure in (
-            Figure(f"L1 {label}", mean_of(f"{label}_l1"), "value", headline=True, higher_is_better=False),
-            Figure(f"std of L1 {label}", standard_deviation(label), "value", higher_is_better=False),
-            Figure(f"per channel {label}", mean_of(f"{label}_per_channel"), "value", higher_is_better=False),
-            Figure(f"cosine {label}", mean_of(f"{label}_cosine"), "value", headline=True),
+            Metric(f"L1 {label}", mean_of(f"{label}_l1"), "value", headline=True, higher_is_better=False),
+            Metric(f"std of L1 {label}", standard_deviation(label), "value", higher_is_better=False),
+            Metric(f"per channel {label}", mean_of(f"{label}_per_channel"), "value", higher_is_better=False),
+            Metric(f"cosine {label}", mean_of(f"{label}_cosine"), "value", headline=True),
         )
     ),
     rank_by="conditioned_l1",

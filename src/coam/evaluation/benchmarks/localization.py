@@ -37,6 +37,7 @@ from coam.evaluation.reports.text import format_value
 from coam.evaluation.runner import Benchmark, Option, environment, write_json
 from coam.geometry.alignment import Pose, align_poses, camera_centres
 from coam.geometry.pose import rotation_error
+from coam.store.atomic import write_text
 
 Array = npt.NDArray[np.float64]
 Say = Callable[[str], None]
@@ -194,8 +195,8 @@ def evaluate_localization(
         "environment": environment(),
     }
     write_json(output / "report.json", report)
-    (output / "report.md").write_text(localization_text(report), encoding="utf-8")
-    (output / "report.html").write_text(_page(report), encoding="utf-8")
+    write_text(output / "report.md", localization_text(report))
+    write_text(output / "report.html", _page(report))
     return report
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from coam.errors import DataError
 from coam.evaluation.benchmarks.hpatches import load_hpatches
-from coam.evaluation.metrics.figures import calibration, fpr_at_tpr, roc_auc, roc_curve
-from coam.evaluation.metrics.tables import Curves, Figure, Row, Summary, Table
+from coam.evaluation.metrics.measures import calibration, fpr_at_tpr, roc_auc, roc_curve
+from coam.evaluation.metrics.tables import Curves, Metric, Row, Summary, Table
 from coam.evaluation.pairs import Array, EvaluationPair, listed_lines, photo_below
 from coam.evaluation.runner import Benchmark
 from coam.types import Matches
@@ -120,12 +120,12 @@ PAIR_SCORE = Benchmark(
     name="pair-score",
     load=load_pair_score,
     score=score_pair_score,
-    figures=(
-        Figure("ROC AUC", area_under_roc, "share", headline=True),
-        Figure("FPR at 95 % TPR", fpr_at_95_tpr, "share", headline=True, higher_is_better=False),
-        Figure("accuracy at 0.5", accuracy, "share", headline=True),
-        Figure("calibration error", calibration_error, "share", headline=True, higher_is_better=False),
-        Figure("mean score", mean_score, "value"),
+    metrics=(
+        Metric("ROC AUC", area_under_roc, "share", headline=True),
+        Metric("FPR at 95 % TPR", fpr_at_95_tpr, "share", headline=True, higher_is_better=False),
+        Metric("accuracy at 0.5", accuracy, "share", headline=True),
+        Metric("calibration error", calibration_error, "share", headline=True, higher_is_better=False),
+        Metric("mean score", mean_score, "value"),
     ),
     rank_by="absolute_error",
     rank_higher_is_better=False,

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from coam.errors import DataError
-from coam.evaluation.metrics.figures import accuracy_below, yfcc_map
-from coam.evaluation.metrics.tables import Figure, Row, Summary, auc_of, mean_of, median_of, recall_curves
+from coam.evaluation.metrics.measures import accuracy_below, yfcc_map
+from coam.evaluation.metrics.tables import Metric, Row, Summary, auc_of, mean_of, median_of, recall_curves
 from coam.evaluation.pairs import Array, EvaluationPair, listed_lines, photo_below
 from coam.evaluation.runner import PER_PAIR, Benchmark, Option
 from coam.geometry.epipolar import fundamental_from_pose, symmetric_epipolar_distance
@@ -169,17 +169,17 @@ POSED_PAIRS = Benchmark(
     shared=(*PER_PAIR, "keypoints"),
     score=score_pose,
     settings={"estimator": "opencv", "threshold": 1.0},
-    figures=(
-        *(Figure(f"AUC@{t}", auc_of("pose_error", t), "share", headline=True) for t in (5, 10, 20)),
-        *(Figure(f"mAP@{t}", _map(t), "share", headline=True) for t in (5, 10, 20)),
-        Figure("rotation acc@10", _accuracy("rotation_error", 10.0), "share", headline=True),
-        Figure("translation acc@10", _accuracy("translation_error", 10.0), "share", headline=True),
-        Figure("median rotation error", median_of("rotation_error"), "degrees", higher_is_better=False),
-        Figure("median translation error", median_of("translation_error"), "degrees", higher_is_better=False),
-        Figure("epipolar precision@1", mean_of("precision@1"), "share"),
-        Figure("epipolar precision@3", mean_of("precision@3"), "share"),
-        Figure("matches", mean_of("matches"), "count", headline=True),
-        Figure("inliers", mean_of("inliers"), "count"),
+    metrics=(
+        *(Metric(f"AUC@{t}", auc_of("pose_error", t), "share", headline=True) for t in (5, 10, 20)),
+        *(Metric(f"mAP@{t}", _map(t), "share", headline=True) for t in (5, 10, 20)),
+        Metric("rotation acc@10", _accuracy("rotation_error", 10.0), "share", headline=True),
+        Metric("translation acc@10", _accuracy("translation_error", 10.0), "share", headline=True),
+        Metric("median rotation error", median_of("rotation_error"), "degrees", higher_is_better=False),
+        Metric("median translation error", median_of("translation_error"), "degrees", higher_is_better=False),
+        Metric("epipolar precision@1", mean_of("precision@1"), "share"),
+        Metric("epipolar precision@3", mean_of("precision@3"), "share"),
+        Metric("matches", mean_of("matches"), "count", headline=True),
+        Metric("inliers", mean_of("inliers"), "count"),
     ),
     rank_by="pose_error",
     rank_higher_is_better=False,

@@ -70,4 +70,6 @@ def find_benchmark(name: str) -> Benchmark:
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; choose one of {', '.join(BENCHMARKS)}")
     benchmark: Benchmark = resolve_name(BENCHMARKS[name].place)
+    if benchmark.name != name:
+        raise ConfigError(f"{BENCHMARKS[name].place} is named {benchmark.name!r}, but registered as {name!r}")
     return benchmark

@@ -33,6 +33,7 @@ from coam.evaluation.reports.text import format_value
 from coam.evaluation.runner import Benchmark, Option, environment, write_json
 from coam.geometry.alignment import Pose, pose_errors
 from coam.images.folder import PHOTO_ENDINGS
+from coam.store.atomic import write_text
 
 if TYPE_CHECKING:
     from coam.sfm.workspace import Tracks
@@ -171,8 +172,8 @@ def evaluate_sfm(
         "environment": environment(),
     }
     write_json(output / "report.json", report)
-    (output / "report.html").write_text(sfm_page(report), encoding="utf-8")
-    (output / "report.md").write_text(sfm_text(report), encoding="utf-8")
+    write_text(output / "report.html", sfm_page(report))
+    write_text(output / "report.md", sfm_text(report))
     return report
 
 

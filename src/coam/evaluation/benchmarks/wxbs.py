@@ -21,8 +21,8 @@ import numpy as np
 
 from coam.errors import DataError
 from coam.evaluation.benchmarks.hpatches import find_image
-from coam.evaluation.metrics.figures import matching_accuracy
-from coam.evaluation.metrics.tables import Figure, Row, mean_curves, mean_of
+from coam.evaluation.metrics.measures import matching_accuracy
+from coam.evaluation.metrics.tables import Metric, Row, mean_curves, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark
 from coam.geometry.epipolar import symmetric_epipolar_distance
@@ -102,11 +102,11 @@ WXBS = Benchmark(
     load=load_wxbs,
     score=score_wxbs,
     settings={"estimator": "opencv", "threshold": 1.0},
-    figures=(
-        Figure("mAA@10", mean_of("mAA@10"), "share", headline=True),
-        *(Figure(f"recall@{t}", mean_of(f"recall@{t}"), "share", headline=True) for t in (1, 3, 5, 10)),
-        Figure("matches", mean_of("matches"), "count", headline=True),
-        Figure("inliers", mean_of("inliers"), "count"),
+    metrics=(
+        Metric("mAA@10", mean_of("mAA@10"), "share", headline=True),
+        *(Metric(f"recall@{t}", mean_of(f"recall@{t}"), "share", headline=True) for t in (1, 3, 5, 10)),
+        Metric("matches", mean_of("matches"), "count", headline=True),
+        Metric("inliers", mean_of("inliers"), "count"),
     ),
     rank_by="mAA@10",
     match_errors=match_errors_wxbs,

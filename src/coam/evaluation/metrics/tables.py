@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.evaluation.metrics.bootstrap import Statistic, bootstrap, indices_by
-from coam.evaluation.metrics.figures import error_auc
+from coam.evaluation.metrics.measures import error_auc
 from coam.evaluation.pairs import EvaluationPair
 
 Row = dict[str, float]  # the figures of one pair by name
@@ -44,7 +44,7 @@ Summary = Callable[[Table], float]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """A column of a table: how to compute it from rows and how to print it."""
 
     name: str
@@ -64,10 +64,10 @@ def median_of(key: str) -> Summary:
     return _over_pairs(key, lambda values: np.percentile(values, 50, method="inverted_cdf"))
 
 
-def _over_pairs(key: str, figure: Callable[[Array], Any]) -> Summary:
+def _over_pairs(key: str, statistic: Callable[[Array], Any]) -> Summary:
     def summary(table: Table) -> float:
         values = table[key][~np.isnan(table[key])]
-        return float(figure(values)) if len(values) else float("nan")
+        return float(statistic(values)) if len(values) else float("nan")
 
     return summary
 
@@ -77,9 +77,9 @@ def auc_of(key: str, limit: float) -> Summary:
     return lambda table: error_auc(table[key], limit)
 
 
-def on_table(figure: Figure, table: Table) -> Statistic:
-    """The figure as a function of pair indices, as the bootstrap wants it."""
-    return lambda index: figure.compute(table.take(index))
+def on_table(metric: Metric, table: Table) -> Statistic:
+    """The metric as a function of pair indices, as the bootstrap wants it."""
+    return lambda index: metric.compute(table.take(index))
 
 
 def by_subset(subsets: Iterable[Sequence[str]]) -> dict[str, list[int]]:
@@ -92,29 +92,29 @@ def by_subset(subsets: Iterable[Sequence[str]]) -> dict[str, list[int]]:
 
 
 def summarise(
-    pairs: Sequence[EvaluationPair], rows: Sequence[Row], figures: Sequence[Figure], *, resamples: int = 1000
+    pairs: Sequence[EvaluationPair], rows: Sequence[Row], metrics: Sequence[Metric], *, resamples: int = 1000
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """subset -> figure -> {value, low, high} with 95 % bootstrap intervals."""
+    """subset -> metric -> {value, low, high} with 95 % bootstrap intervals."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for subset, chosen in by_subset(pair.subsets for pair in pairs).items():
         members = Table.of([rows[i] for i in chosen])
         sequences = [pairs[i].sequence for i in chosen]
         result[subset] = {
-            figure.name: bootstrap(on_table(figure, members), sequences, resamples=resamples)._asdict()
-            for figure in figures
+            metric.name: bootstrap(on_table(metric, members), sequences, resamples=resamples)._asdict()
+            for metric in metrics
         }
         result[subset]["pairs"] = {"value": float(len(chosen)), "low": float("nan"), "high": float("nan")}
     return result
 
 
 def per_sequence(
-    pairs: Sequence[EvaluationPair], rows: Sequence[Row], figures: Sequence[Figure]
+    pairs: Sequence[EvaluationPair], rows: Sequence[Row], metrics: Sequence[Metric]
 ) -> dict[str, dict[str, float]]:
-    """sequence -> headline figure -> value."""
+    """sequence -> headline metric -> value."""
     result = {}
     for name, members in indices_by(pair.sequence for pair in pairs).items():
         table = Table.of([rows[i] for i in members])
-        values = {figure.name: figure.compute(table) for figure in figures if figure.headline}
+        values = {metric.name: metric.compute(table) for metric in metrics if metric.headline}
         result[name] = {"pairs": float(len(members))} | values
     return result
 

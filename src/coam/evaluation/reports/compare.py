@@ -13,7 +13,7 @@ import numpy as np
 
 from coam.errors import DataError
 from coam.evaluation.metrics.bootstrap import FEW, compare_paired
-from coam.evaluation.metrics.tables import Figure, Table, by_subset, on_table
+from coam.evaluation.metrics.tables import Metric, Table, by_subset, on_table
 from coam.evaluation.reports.html import curves_figure, interval_below, page, table
 from coam.evaluation.reports.text import figure_kind, format_value
 from coam.evaluation.runner import Benchmark, Report, write_json
@@ -26,7 +26,7 @@ def compare_reports(benchmark: Benchmark, a: Report, b: Report, *, resamples: in
         raise DataError(
             f"cannot compare {a['benchmark']} with {b['benchmark']}; give two reports of one benchmark"
         )
-    if not benchmark.figures:
+    if not benchmark.metrics:
         raise DataError(f"reports of {benchmark.name} have no pairs to compare; read their tables")
     if a["settings"] != b["settings"]:
         raise DataError(
@@ -38,7 +38,7 @@ def compare_reports(benchmark: Benchmark, a: Report, b: Report, *, resamples: in
     if not shared:
         raise DataError("the two reports have no pair in common")
     tables = {
-        subset: _compare_subset([shared[i] for i in chosen], rows_a, rows_b, benchmark.figures, resamples)
+        subset: _compare_subset([shared[i] for i in chosen], rows_a, rows_b, benchmark.metrics, resamples)
         for subset, chosen in by_subset(rows_a[name]["subsets"] for name in shared).items()
     }
     return {
@@ -47,7 +47,7 @@ def compare_reports(benchmark: Benchmark, a: Report, b: Report, *, resamples: in
         "b": b["matcher"],
         "pairs": len(shared),
         "left_out": len(rows_a) + len(rows_b) - 2 * len(shared),
-        "kinds": {figure.name: figure.kind for figure in benchmark.figures},
+        "kinds": {metric.name: metric.kind for metric in benchmark.metrics},
         "tables": tables,
         "curves": {
             f"{label}: {report['matcher']['matcher']}": report["curves"]["all"]
@@ -62,7 +62,7 @@ def _compare_subset(
     names: list[str],
     rows_a: dict[str, Any],
     rows_b: dict[str, Any],
-    figures: Sequence[Figure],
+    metrics: Sequence[Metric],
     resamples: int,
 ) -> dict[str, dict[str, Any]]:
     members_a, members_b = (
@@ -71,16 +71,16 @@ def _compare_subset(
     )
     sequences = [rows_a[name]["sequence"] for name in names]
     result = {}
-    for figure in figures:
-        a, b = on_table(figure, members_a), on_table(figure, members_b)
+    for metric in metrics:
+        a, b = on_table(metric, members_a), on_table(metric, members_b)
         compared = compare_paired(a, b, sequences, resamples=resamples)
         whole = np.arange(len(names))
         better = compared.probability_b_better
-        result[figure.name] = {
+        result[metric.name] = {
             "a": a(whole),
             "b": b(whole),
             "difference": compared.difference._asdict(),
-            "probability_b_better": better if figure.higher_is_better else 1.0 - better,
+            "probability_b_better": better if metric.higher_is_better else 1.0 - better,
             "sequences": compared.sequences,
             "too_few": compared.too_few,
             "significant": compared.significant,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coam.evaluation.metrics.figures import (
+from coam.evaluation.metrics.measures import (
     accuracy_below,
     calibration,
     error_auc,

@@ -1,6 +1,6 @@
-"""The encoder's convolutions in one kernel each on a CUDA device. Import only where Triton is installed.
+"""Depthwise and stem convolutions of the encoder, one fused kernel each. Import only where Triton is.
 
-Maps are channels-last, (B, H, W, C) in memory, their channels multiples of 8 (see `triton_linear`). Bias and
+Maps are channels-last, (B, H, W, C) in memory, their channels multiples of 8 (see `linear`). Bias and
 activation are part of the kernel; cuDNN leaves them to kernels of their own, and for a filter of each channel
 with an even side it falls back to one that is ten times slower than the memory.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 from coam.kernels.linear import Activation
 
 SIDE = 8  # pixels of a square tile of results: neighbours share what they read
-FILTER_CHANNELS = 32  # per program of `filter_channels`
+FILTER_CHANNELS = 32  # per program of `convolve_depthwise`
 STEM_INPUTS = 32  # 3 colours of 3 x 3 pixels, filled up to a size that the matrix unit takes
 
 
 @dataclass(frozen=True)
-class ChannelFilter:
+class DepthwiseConvolution:
     """A filter for each channel (k, k, C) and its bias (C,); `before` pixels of padding above and left."""
 
     weight: Tensor
@@ -159,7 +159,7 @@ def _stem_kernel(  # type: ignore[no-untyped-def]
     )
 
 
-def filter_channels(x: Tensor, layer: ChannelFilter, activation: Activation) -> Tensor:
+def convolve_depthwise(x: Tensor, layer: DepthwiseConvolution, activation: Activation) -> Tensor:
     """Each channel of x (B, H, W, C) convolved by itself: (B, H / stride, W / stride, C)."""
     batch, height, width, channels = x.shape
     kernel, stride = layer.weight.shape[0], layer.stride

@@ -1,0 +1,198 @@
+"""Guided search: mutual nearest neighbours, compared only where coarse descriptors allow a match.
+
+The network's coarse descriptors say which few coarse cells of the other photo can hold the match of a cell.
+Positions are compared there alone, from both photos, so that the cost grows with the number of pixels and not
+with its square. The exact search of `mutual` is the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coam.matching.mutual import MutualMatches, run_side_by_side
+
+_CHUNK_ELEMENTS = 2**21  # similarities held at a time by each of the two threads: 8 MB, half a cache
+_BLOCK = 2  # cells a side whose positions are compared with the same candidates: larger, faster products
+LARGEST_LOGIT_SCALE = 69.0  # float32 holds the exponentials of similarities and their sums as they are
+
+
+@dataclass(frozen=True)
+class GuideOptions:
+    """Which coarse cells are candidates."""
+
+    cells: int = 8  # most similar cells of the other photo, for every cell of either photo
+    reach: int = 1  # cells by which each candidate is widened on every side
+
+
+DEFAULT_GUIDE = GuideOptions()
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """Descriptors of one photo by coarse cell, and by blocks of cells."""
+
+    by_cell: Tensor  # (cells, positions a cell, D)
+    by_block: Tensor  # (blocks, positions a block, D)
+    index_by_cell: Tensor  # (cells * positions a cell,) row-major index in the descriptor map
+    index_by_block: Tensor  # (blocks * positions a block,)
+
+    @staticmethod
+    def of(descriptors: Tensor, rows: int, columns: int) -> _Positions:
+        """descriptors (D, H, W), rows and columns of the coarse map."""
+        height, width = descriptors.shape[1:]
+        index = torch.arange(height * width, device=descriptors.device).view(1, height, width)
+        cell = height // rows
+        return _Positions(
+            _tiled(descriptors, cell),
+            _tiled(descriptors, cell * _BLOCK),
+            _tiled(index, cell).flatten(),
+            _tiled(index, cell * _BLOCK).flatten(),
+        )
+
+
+def can_guide(descriptors: Tensor, coarse: Tensor | None) -> bool:
+    """Whether a descriptor map (D, H, W) divides into the blocks of its coarse map (D', H / s, W / s)."""
+    if coarse is None:
+        return False
+    (height, width), (rows, columns) = descriptors.shape[1:], coarse.shape[1:]
+    even = rows % _BLOCK == 0 and columns % _BLOCK == 0 and min(rows, columns) > 0
+    return even and height % rows == 0 and width % columns == 0 and height // rows == width // columns
+
+
+@torch.no_grad()
+def guided_dual_softmax(
+    descriptors0: Tensor,
+    descriptors1: Tensor,
+    coarse0: Tensor,
+    coarse1: Tensor,
+    logit_scale: float,
+    options: GuideOptions = DEFAULT_GUIDE,
+) -> MutualMatches:
+    """Mutual nearest neighbours of two descriptor maps (D, H, W), by row-major index, with dual softmax.
+
+    coarse0, coarse1: unit descriptors (D', H / s, W / s) of cells of s x s positions. A zero vector stands
+    for a position that is not compared: nobody chooses it. Softmax sums are over the candidates.
+    """
+    near = candidate_cells(coarse0, coarse1, options)
+    side0 = _Positions.of(descriptors0.float(), *coarse0.shape[1:])
+    side1 = _Positions.of(descriptors1.float(), *coarse1.shape[1:])
+    factor = math.log2(math.e) * logit_scale
+    (value0, best0, sum0), (_, best1, sum1) = run_side_by_side(
+        [
+            partial(_choices, side0, side1, _of_blocks(near, *coarse0.shape[1:]), factor),
+            partial(_choices, side1, side0, _of_blocks(near.t(), *coarse1.shape[1:]), factor),
+        ]
+    )
+    row = torch.arange(len(best0), device=best0.device)
+    index0 = row[(best0 >= 0) & (best1[best0.clamp(min=0)] == row)]
+    index1 = best0[index0]
+    exponent = value0[index0]
+    probability = exponent.exp2() / sum0[index0] * (exponent.exp2() / sum1[index1])
+    return MutualMatches(index0, index1, exponent / factor, probability)
+
+
+def candidate_cells(coarse0: Tensor, coarse1: Tensor, options: GuideOptions = DEFAULT_GUIDE) -> Tensor:
+    """Which cells (cells of 0, cells of 1), bool, may hold each other's matches.
+
+    The most similar cells of photo 1 for every cell of photo 0, widened in photo 1; and the other way round.
+    """
+    (rows0, columns0), (rows1, columns1) = coarse0.shape[1:], coarse1.shape[1:]
+    similarity = coarse0.float().flatten(1).t() @ coarse1.float().flatten(1)
+    forward = _most_similar(similarity, options.cells).view(-1, rows1, columns1)
+    backward = _most_similar(similarity.t(), options.cells).view(-1, rows0, columns0)
+    forward, backward = (_widened(chosen, options.reach).flatten(1) for chosen in (forward, backward))
+    return forward | backward.t()
+
+
+def _most_similar(similarity: Tensor, count: int) -> Tensor:
+    """The `count` largest entries of each row (N, M), as bool."""
+    chosen = similarity.topk(min(count, similarity.shape[1]), dim=1).indices
+    return torch.zeros_like(similarity, dtype=torch.bool).scatter_(1, chosen, True)
+
+
+def _widened(chosen: Tensor, reach: int) -> Tensor:
+    """Dilation of bool maps (N, H, W) by a square of 2 reach + 1."""
+    for axis in (1, 2):
+        whole = chosen.clone()
+        length = chosen.shape[axis]
+        for step in range(1, min(reach, length - 1) + 1):
+            low, high = whole.narrow(axis, step, length - step), whole.narrow(axis, 0, length - step)
+            low |= chosen.narrow(axis, 0, length - step)
+            high |= chosen.narrow(axis, step, length - step)
+        chosen = whole
+    return chosen
+
+
+def _of_blocks(near: Tensor, rows: int, columns: int) -> Tensor:
+    """Candidates (blocks, M) of blocks of cells, from those of cells (rows * columns, M)."""
+    blocks = near.reshape(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK, -1)
+    return blocks.any(dim=3).any(dim=1).flatten(0, 1)
+
+
+def _tiled(feature_map: Tensor, side: int) -> Tensor:
+    """(tiles, side * side, D) of a map (D, H, W): square tiles, row by row."""
+    depth, height, width = feature_map.shape
+    tiles = feature_map.view(depth, height // side, side, width // side, side)
+    return tiles.permute(1, 3, 2, 4, 0).reshape(-1, side * side, depth)
+
+
+@torch.no_grad()  # set per thread
+def _choices(
+    queries: _Positions, others: _Positions, near: Tensor, factor: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For every position of one photo, by row-major index, over its candidates in the other.
+
+    The largest exponent (N,), the index (N,) of the other's position that has it (-1: none is positive), and
+    the sum (N,) of 2^exponent; exponents are factor times similarity. near (blocks, cells): the candidates.
+    """
+    count, per_block, depth = queries.by_block.shape
+    per_cell = others.by_cell.shape[1]
+    value, total = (near.new_zeros(count, per_block, dtype=torch.float32) for _ in range(2))
+    best = near.new_full((count, per_block), -1, dtype=torch.int64)
+    # One cell more, of zero vectors, fills up shorter lists of candidates.
+    cells = F.pad(others.by_cell, (0, 0, 0, 0, 0, 1))
+    for block, candidates in _chunks(near, per_block * per_cell):
+        keys = cells.index_select(0, candidates.flatten()).view(len(block), -1, depth)
+        exponent = torch.bmm(queries.by_block[block] * factor, keys.transpose(1, 2))
+        grouped = exponent.view(len(block), per_block, -1, per_cell)
+        # Maxima of cells first: plain maxima are many times faster than indexed ones.
+        highest, cell = grouped.amax(dim=3).max(dim=2)
+        inside = grouped.gather(2, cell[..., None, None].expand(-1, -1, 1, per_cell)).squeeze(2).argmax(dim=2)
+        found = candidates.gather(1, cell) * per_cell + inside
+        value[block] = highest
+        best[block] = torch.where(highest > 0, found, -1)
+        total[block] = exponent.exp2_().sum(dim=2)
+    place = queries.index_by_block
+    name = F.pad(others.index_by_cell, (0, per_cell), value=-1)
+    best = torch.where(best >= 0, name[best.clamp(min=0)], -1)
+    return tuple(  # type: ignore[return-value]
+        torch.empty_like(part.flatten()).scatter_(0, place, part.flatten()) for part in (value, best, total)
+    )
+
+
+def _chunks(near: Tensor, entries: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks (B,) with about as many candidates, and their candidate cells (B, K), filled up.
+
+    near (blocks, cells); entries: similarities between a block and one cell. What fills up is the cell after
+    the last one.
+    """
+    blocks, cells = near.shape
+    counts = near.sum(dim=1)
+    block, cell = torch.nonzero(near, as_tuple=True)
+    first = counts.cumsum(0) - counts
+    lists = torch.full((blocks, int(counts.max())), cells, device=near.device)
+    lists[block, torch.arange(len(block), device=near.device) - first[block]] = cell
+    order = counts.argsort(descending=True)
+    start = 0
+    while start < blocks:
+        longest = max(1, int(counts[order[start]]))
+        chunk = order[start : start + max(1, _CHUNK_ELEMENTS // (longest * entries))]
+        yield chunk, lists[chunk, :longest]
+        start += len(chunk)
