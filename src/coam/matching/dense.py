@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres
 from coam.matching.grid import sample_map
+from coam.matching.guided import LARGEST_LOGIT_SCALE, can_guide, guided_dual_softmax
 from coam.matching.mutual import dual_softmax_nearest, mutual_nearest, nearest
 from coam.matching.pair_score import statistics_of_sums, sums_of_matches
 from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, seek
@@ -68,8 +69,8 @@ class DenseMatching:
 
     def between(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> Candidates:
         """Mutual matches of two photos, best first."""
-        side0, side1 = self._side(dense0), self._side(dense1)
-        found, sums = self._select(dense0, dense1, side0, side1, self._propose(side0, side1))
+        side0, side1, proposals = self._propose(dense0, dense1)
+        found, sums = self._select(dense0, dense1, side0, side1, proposals)
         good = found.score >= self.config.min_score
         parts = (found.points0, found.points1, found.index0, found.index1, found.score.clamp(max=1))
         points0, points1, index0, index1, score = (part[good] for part in parts)
@@ -114,8 +115,17 @@ class DenseMatching:
             return Side(positions[worth], worth, descriptors[worth], score[worth])
         return Side(positions, index, descriptors, score)
 
-    def _propose(self, side0: Side, side1: Side) -> Proposals:
+    def _masked(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Side, Tensor]:
+        """All positions, and which are worth comparing (N,); the descriptors of the others are zero."""
+        descriptors, score = self._on_grid(dense, positions)
+        worth = score >= self.config.min_distinctiveness
+        worth = worth | (worth.sum() < MIN_POSITIONS)  # so few: compare all, as `_side` does
+        index = torch.arange(len(score), device=score.device)
+        return Side(positions, index, descriptors * worth.unsqueeze(1), score), worth
+
+    def _propose(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> tuple[Side, Side, Proposals]:
         """Mutual nearest neighbours, by what the ranking compares."""
+        side0, side1 = self._side(dense0), self._side(dense1)
         if self.config.ranking == "paper":
             weighed0, weighed1 = (self._weighed(side.descriptors, side.score) for side in (side0, side1))
             mutual = mutual_nearest(weighed0, weighed1)
@@ -125,7 +135,7 @@ class DenseMatching:
             assert mutual.probability is not None
             probability = mutual.probability
         counts = torch.ones_like(mutual.index0, dtype=torch.bool)
-        return Proposals(mutual.index0, mutual.index1, probability, counts)
+        return side0, side1, Proposals(mutual.index0, mutual.index1, probability, counts)
 
     def _select(
         self,
@@ -239,10 +249,31 @@ class DenseMatching:
         return descriptors, sample_map(dense.score, positions[None], dense.stride)[0, :, 0]
 
 
+class GuidedMatching(DenseMatching):
+    """`DenseMatching` that compares positions only where the network's coarse descriptors allow a match."""
+
+    def _propose(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> tuple[Side, Side, Proposals]:
+        coarse0, coarse1 = dense0.coarse, dense1.coarse
+        if coarse0 is None or coarse1 is None or not (can_guide(dense0) and can_guide(dense1)):
+            return super()._propose(dense0, dense1)
+        sides = [self._masked(dense, self.positions(dense))[0] for dense in (dense0, dense1)]
+        maps = [
+            side.descriptors.t().reshape(dense.descriptors.shape[1:])
+            for side, dense in zip(sides, (dense0, dense1), strict=True)
+        ]
+        mutual = guided_dual_softmax(maps[0], maps[1], coarse0[0], coarse1[0], self.logit_scale)
+        assert mutual.probability is not None
+        counts = torch.ones_like(mutual.index0, dtype=torch.bool)
+        return sides[0], sides[1], Proposals(mutual.index0, mutual.index1, mutual.probability, counts)
+
+
 def matching_for(config: MatcherConfig, logit_scale: float, device: torch.device) -> DenseMatching:
     """The fastest matching with these settings on this device."""
     if device.type == "cuda":
         from coam.matching.graphed import graphed_matching
 
         return graphed_matching(config, logit_scale, device) or DenseMatching(config, logit_scale)
+    guidable = config.ranking == "dual_softmax" and config.grid is None and logit_scale < LARGEST_LOGIT_SCALE
+    if config.search == "guided" and guidable:
+        return GuidedMatching(config, logit_scale)
     return DenseMatching(config, logit_scale)

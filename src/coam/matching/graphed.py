@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from coam.caches import LRUCache
-from coam.matching.dense import MIN_POSITIONS, Candidates, DenseMatching, Proposals, Side
+from coam.matching.dense import Candidates, DenseMatching, Proposals
 from coam.matching.grid import sample_map
+from coam.matching.guided import LARGEST_LOGIT_SCALE
 from coam.matching.mutual import RowChoices
 from coam.matching.pair_score import statistics_of_sums
 from coam.matching.settings import MatcherConfig
@@ -33,7 +34,6 @@ Started = tuple[Tensor, Any, int]
 Search = Callable[[Tensor, Tensor, float], RowChoices]
 SUMS = 4  # for the pair score
 NUMBERS = 7  # of a match: x and y in both photos, score, both indices (float32 holds whole numbers to 2^24)
-LARGEST_LOGIT_SCALE = 69.0  # up to which the search holds its exponentials
 
 
 def graphed_matching(
@@ -135,14 +135,6 @@ class GraphedMatching(DenseMatching):
         columns = [found.score, found.index0, found.index1]
         numbers = torch.cat([found.points0, found.points1, torch.stack(columns, dim=1)], dim=1)
         return torch.cat([sums, numbers.flatten()])
-
-    def _masked(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Side, Tensor]:
-        """All positions, and which are worth comparing (N,); the descriptors of the others are zero."""
-        descriptors, score = self._on_grid(dense, positions)
-        worth = score >= self.config.min_distinctiveness
-        worth = worth | (worth.sum() < MIN_POSITIONS)  # so few: compare all, as `DenseMatching` does
-        index = torch.arange(len(score), device=score.device)
-        return Side(positions, index, descriptors * worth.unsqueeze(1), score), worth
 
     def _on_grid(self, dense: DenseDescriptors, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Descriptors (N, D) and scores (N,) at the grid positions."""

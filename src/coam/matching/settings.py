@@ -12,8 +12,14 @@ if TYPE_CHECKING:  # the command line reads the choices before torch is imported
 
 Ranking = Literal["dual_softmax", "paper"]
 Looks = Literal["once", "align", "search"]
+Search = Literal["guided", "exact"]
 Refinement = Literal["auto", "fine", "quadratic", "paper", "none"]
-CHOICES = {"ranking": get_args(Ranking), "refinement": get_args(Refinement), "looks": get_args(Looks)}
+CHOICES = {
+    "ranking": get_args(Ranking),
+    "refinement": get_args(Refinement),
+    "looks": get_args(Looks),
+    "search": get_args(Search),
+}
 LOWEST_INTEGERS = {"resolution": 32, "grid": 1, "max_matches": 0, "fine_radius": 0, "cached_images": 1}
 SHARES = ("min_score", "min_distinctiveness", "crowding")
 
@@ -34,6 +40,9 @@ class MatcherConfig:
     min_distinctiveness: float = 0.02  # positions below it (sky, water, seen in one photo) are not compared
     crowding: float = 0.99  # below 1: what lies where many better ones lie is chosen less; 1: only the score
     ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
+    # "guided": positions are compared where coarse descriptors allow a match; "exact": all with all. Where
+    # guiding does not apply (eq. 2, a `grid`, no coarse descriptors) and in fused kernels the search is exact
+    search: Search = "guided"
     refinement: Refinement = "auto"  # how points in photo 1 become sub-pixel; "auto": the best the model has
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns

@@ -1,0 +1,142 @@
+"""Guided search against the exact one: equal where all cells are candidates, and on real pairs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import coam
+from coam import samples
+from coam.matching.dense import DenseMatching, GuidedMatching, matching_for
+from coam.matching.guided import GuideOptions, can_guide, candidate_cells, guided_dual_softmax
+from coam.matching.mutual import dual_softmax_nearest
+from coam.matching.settings import MatcherConfig
+from coam.models.outputs import DenseDescriptors
+
+EVERYTHING = GuideOptions(cells=10**6, reach=0)
+SCALE = 20.0
+
+
+def unit_maps(*shape: int, seed: int = 0) -> Tensor:
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=0)
+
+
+def rows_of(feature_map: Tensor) -> Tensor:
+    return feature_map.flatten(1).t().contiguous()
+
+
+def one_hot_cells(rows: int, columns: int) -> Tensor:
+    """Coarse descriptors (rows * columns, rows, columns) of which no two are alike."""
+    return torch.eye(rows * columns).view(-1, rows, columns)
+
+
+@pytest.mark.parametrize(("size0", "size1"), [((8, 8), (8, 8)), ((8, 16), (24, 8)), ((16, 24), (8, 40))])
+def test_with_all_cells_it_is_the_exact_search(size0: tuple[int, int], size1: tuple[int, int]) -> None:
+    maps = [unit_maps(16, *size, seed=seed) for seed, size in enumerate((size0, size1))]
+    coarse = [unit_maps(8, size[0] // 4, size[1] // 4, seed=seed) for seed, size in enumerate((size0, size1))]
+    guided = guided_dual_softmax(*maps, *coarse, SCALE, EVERYTHING)
+    exact = dual_softmax_nearest(rows_of(maps[0]), rows_of(maps[1]), SCALE)
+    assert guided.index0.tolist() == exact.index0.tolist()
+    assert guided.index1.tolist() == exact.index1.tolist()
+    assert torch.allclose(guided.similarity, exact.similarity, atol=1e-5)
+    assert guided.probability is not None
+    assert exact.probability is not None
+    assert torch.allclose(guided.probability, exact.probability, rtol=1e-4)
+
+
+def test_candidates_by_hand() -> None:
+    """On a map of 4 x 6 cells each cell is most like itself: candidates are itself and its neighbours."""
+    cells = one_hot_cells(4, 6)
+    near = candidate_cells(cells, cells, GuideOptions(cells=1, reach=1)).view(4, 6, 4, 6)
+    assert near.sum() == sum(rows * columns for rows in (2, 3, 3, 2) for columns in (2, 3, 3, 3, 3, 2))
+    for row, column, other_row, other_column in ((0, 0, 1, 1), (3, 5, 2, 4), (1, 2, 0, 3)):
+        assert near[row, column, other_row, other_column]
+    for row, column, other_row, other_column in ((0, 0, 2, 0), (0, 5, 1, 0), (1, 1, 1, 3)):
+        assert not near[row, column, other_row, other_column]
+
+
+def test_both_photos_name_candidates() -> None:
+    """Both cells of photo 0 like the first of photo 1 best; its second one likes the second of photo 0."""
+    coarse0 = torch.tensor([[1.0, 0.8], [0.0, 0.6]]).view(2, 1, 2)
+    coarse1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).view(2, 1, 2)
+    near = candidate_cells(coarse0, coarse1, GuideOptions(cells=1, reach=0))
+    assert near.tolist() == [[True, False], [True, True]]
+
+
+def test_a_match_outside_the_candidates_is_not_found() -> None:
+    fine = unit_maps(16, 16, 16)
+    same = one_hot_cells(4, 4)
+    inside = guided_dual_softmax(fine, fine, same, same, SCALE, GuideOptions(cells=1, reach=0))
+    assert inside.index0.tolist() == inside.index1.tolist() == list(range(256))
+    shifted = guided_dual_softmax(fine, fine, same, same.flip(2), SCALE, GuideOptions(cells=1, reach=0))
+    # Blocks of 2 x 2 cells share candidates: photo 1's left half lies in blocks of photo 0's right half.
+    assert not set(zip(shifted.index0.tolist(), shifted.index1.tolist(), strict=True)) & {
+        (i, i) for i in range(256)
+    }
+
+
+def test_zero_vectors_are_never_chosen() -> None:
+    first, second = unit_maps(16, 8, 8), unit_maps(16, 8, 8, seed=1)
+    first[:, 2:5] = 0
+    second[:, :, 6:] = 0
+    coarse = unit_maps(8, 2, 2)
+    found = guided_dual_softmax(first, second, coarse, coarse, SCALE, EVERYTHING)
+    assert len(found) > 5
+    assert not ((found.index0 // 8 >= 2) & (found.index0 // 8 < 5)).any()
+    assert not (found.index1 % 8 >= 6).any()
+    nothing = guided_dual_softmax(torch.zeros(16, 8, 8), second, coarse, coarse, SCALE)
+    assert len(nothing) == 0
+
+
+def test_softmax_sums_by_hand() -> None:
+    """Two positions that differ: sums are over the four positions of one 2 x 2 block of cells."""
+    fine = torch.zeros(2, 2, 2)
+    fine[0, 0, 0] = fine[1, 1, 1] = 1.0
+    coarse = one_hot_cells(2, 2)
+    found = guided_dual_softmax(fine, fine, coarse, coarse, 3.0, GuideOptions(cells=1, reach=0))
+    assert found.index0.tolist() == found.index1.tolist() == [0, 3]
+    share = math.exp(3.0) / (math.exp(3.0) + 3.0)
+    assert found.probability is not None
+    assert found.probability.tolist() == pytest.approx([share**2] * 2, rel=1e-5)
+
+
+def test_only_maps_that_divide_into_blocks_are_guided() -> None:
+    def dense(height: int, width: int, coarse: Tensor | None) -> DenseDescriptors:
+        score = torch.ones(1, 1, height, width)
+        return DenseDescriptors(unit_maps(4, height, width)[None], score, 4, (4, 4), coarse=coarse)
+
+    assert can_guide(dense(16, 24, torch.zeros(1, 4, 4, 6)))
+    assert not can_guide(dense(16, 24, None))
+    assert not can_guide(dense(16, 20, torch.zeros(1, 4, 4, 5)))  # an odd number of cells
+    assert not can_guide(dense(16, 26, torch.zeros(1, 4, 4, 6)))
+    assert not can_guide(dense(16, 48, torch.zeros(1, 4, 4, 6)))  # cells that are not square
+
+
+def test_settings_decide() -> None:
+    device = torch.device("cpu")
+    assert type(matching_for(MatcherConfig(), 20.0, device)) is GuidedMatching
+    for config, scale in (
+        (MatcherConfig(search="exact"), 20.0),
+        (MatcherConfig(grid=64), 20.0),
+        (MatcherConfig(ranking="paper"), 20.0),
+        (MatcherConfig(), 75.0),
+    ):
+        assert type(matching_for(config, scale, device)) is DenseMatching
+
+
+def test_real_pairs_get_the_matches_of_the_exact_search() -> None:
+    """The bundled stereo pair, and one view by day against another by night."""
+    stereo, yard = samples.motorcycle(), samples.courtyard()
+    night = (yard.image("day_04"), yard.image("night_02"))
+    for pair, least in (((stereo.left, stereo.right), 0.995), (night, 0.99)):
+        found = []
+        for search in ("guided", "exact"):
+            matcher = coam.load_matcher(resolution=512, looks="once", search=search, device="cpu")
+            matches = matcher.match(*pair)
+            found.append(set(zip(matches.ids0.tolist(), matches.ids1.tolist(), strict=True)))
+        guided, exact = found
+        assert len(guided & exact) >= least * len(exact)
