@@ -15,10 +15,11 @@ from coam.matcher.rematch import (
     RematchOptions,
     fit_dominant_plane,
     guarded,
+    promising_views,
     views_of_alignment,
     with_parallax,
 )
-from coam.matcher.views import View, render_view
+from coam.matcher.views import View, ViewPair, render_view
 from coam.types import Grid, Matches
 
 OPTIONS = RematchOptions()
@@ -174,3 +175,16 @@ def test_a_find_with_few_inliers_is_no_surer_than_the_first_matches() -> None:
     assert guarded(weak, replace(first, overlap=0.95), OPTIONS).matches.overlap == 0.9
     assert guarded(strong, first, OPTIONS) is strong
     assert guarded(weak, replace(first, overlap=float("nan")), OPTIONS) is weak
+
+
+# ---- which views are tried
+
+
+def test_views_are_matched_by_their_evidence() -> None:
+    pairs = [ViewPair(View(np.eye(3) * k, (32, 32)), View(np.eye(3), (32, 32))) for k in (1, 2, 3, 4)]
+    evidence = dict(zip(map(id, pairs), (0.1, 0.001, 0.3, 0.2), strict=True))
+    chosen = promising_views(pairs, lambda pair: evidence[id(pair)], OPTIONS)
+    assert [pairs.index(pair) for pair in chosen] == [2, 3]
+    more = promising_views(pairs, lambda pair: evidence[id(pair)], replace(OPTIONS, matched_views=9))
+    assert [pairs.index(pair) for pair in more] == [2, 3, 0]  # the second shows nothing in common
+    assert promising_views(pairs, lambda pair: None, OPTIONS) == pairs  # nothing is known: all are tried

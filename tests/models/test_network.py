@@ -74,3 +74,16 @@ def test_half_precision_stays_close(
         unlike, score_error = unlike / 20, score_error / 10
     assert mean_cosine(exact.descriptors, rough.descriptors) > 1 - unlike
     assert float((exact.score - rough.score).abs().mean()) < score_error
+
+
+@torch.no_grad()
+def test_coarse_descriptors_are_those_of_the_decoder() -> None:
+    net = small_stacked()
+    for size in ((64, 96), (32, 64)):  # one batch, and two
+        a, b = net.encode(picture(64, 96)), net.encode(picture(*size, seed=1))
+        cheap, decoded = net.coarse_descriptors(a, b), net.decode(a, b)
+        assert cheap is not None
+        for one, two in zip(cheap, decoded, strict=True):
+            assert two.coarse is not None
+            assert torch.equal(one, two.coarse)
+    assert small_cdunet().coarse_descriptors(a, b) is None

@@ -36,6 +36,11 @@ class PlainNetwork:
         with self._precision():
             return self.model.attention_maps(a, b)
 
+    def coarse_descriptors(self, a: EncodedImage, b: EncodedImage) -> tuple[Tensor, Tensor] | None:
+        """Unit descriptors of coarse cells of both images, conditioned, before the decoder."""
+        with self._precision():
+            return self.model.coarse_descriptors(a, b)
+
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 

@@ -82,6 +82,10 @@ class FusedStacked:
         """Descriptors of images of one size: the first of every pair in one half, the second in the other."""
         return self._describe(both, self.model.condition([both])[0])
 
+    def coarse_descriptors(self, a: EncodedImage, b: EncodedImage) -> tuple[Tensor, Tensor] | None:
+        """Unit descriptors of coarse cells, before the decoder."""
+        return self.model.coarse_descriptors(a, b)
+
     def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
         """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B in the last round, by stride."""
         return self.model.attention_maps(a, b)

@@ -25,14 +25,14 @@ from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.images import ImageLike, LoadedImage, load_image
-from coam.images.resize import ResizedImage, as_tensor, resize_for_model
+from coam.images.resize import ResizedImage, resize_for_model
 from coam.matcher.arguments import checked_keypoints, checked_pair, checked_point
 from coam.matcher.explain import Explanation, attention_of_point, similarity_map
 from coam.matcher.rematch import RematchOptions, rematch
 from coam.matcher.tiles import choose_matches, match_tiles
-from coam.matcher.views import ViewPair, render_view
+from coam.matcher.views import EncodedViews, ViewPair
 from coam.matching.dense import Candidates, matching_for
-from coam.matching.pair_score import overlap_probability
+from coam.matching.pair_score import coarse_evidence, overlap_probability
 from coam.matching.settings import PRESETS, MatcherConfig
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
@@ -221,17 +221,27 @@ class Matcher:
         matches = self._to_matches(a, b, found)
         matches.meta["looks"] = 1
         if self.config.looks != "once":
-            views = partial(self._match_views, a, b)
-            matches = rematch(matches, views, self.config.looks, self.config.resolution, self.rematching)
+            seen = (
+                EncodedViews(a.image.rgb, self.network.encode),
+                EncodedViews(b.image.rgb, self.network.encode),
+            )
+            views, evidence = partial(self._match_views, a, b, seen), partial(self._evidence, seen)
+            looks, resolution = self.config.looks, self.config.resolution
+            matches = rematch(matches, views, looks, resolution, self.rematching, evidence)
         return choose_matches(matches, self.config.max_matches, self.config.min_score, self.config.crowding)
 
-    def _match_views(self, a: PreparedImage, b: PreparedImage, views: ViewPair) -> Matches:
+    def _evidence(self, seen: tuple[EncodedViews, EncodedViews], views: ViewPair) -> float | None:
+        """How much of what `views` show is found by coarse descriptors; None where the network has none."""
+        coarse = self.network.coarse_descriptors(seen[0][views.view0], seen[1][views.view1])
+        if coarse is None:
+            return None
+        return coarse_evidence(coarse[0][0], coarse[1][0], self.matching.logit_scale)
+
+    def _match_views(
+        self, a: PreparedImage, b: PreparedImage, seen: tuple[EncodedViews, EncodedViews], views: ViewPair
+    ) -> Matches:
         """Match what `views` show of the photos; the result is that of the photos themselves."""
-        encoded = [
-            self.network.encode(as_tensor(render_view(photo.image.rgb, view)))
-            for photo, view in zip((a, b), views, strict=True)
-        ]
-        found = self.matching.between(*self.network.decode(encoded[0], encoded[1]))
+        found = self.matching.between(*self.network.decode(seen[0][views.view0], seen[1][views.view1]))
         points0 = apply_homography(views.view0.photo_from_view, as_array(found.points0))
         points1 = apply_homography(views.view1.photo_from_view, as_array(found.points1))
         matches = self._to_matches(a, b, found)

@@ -7,16 +7,18 @@ points found in views are mapped back, so whoever uses matches never sees them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from coam.geometry.homography import apply_homography, depth_under, resize_matrix
 from coam.images import RGB
-from coam.images.resize import MOST_UPSCALED, MULTIPLE
+from coam.images.resize import MOST_UPSCALED, MULTIPLE, as_tensor
+from coam.models.outputs import EncodedImage
 from coam.types import Size
 
 Array = npt.NDArray[np.float64]
@@ -29,6 +31,20 @@ class View:
 
     photo_from_view: Array
     size: Size
+
+
+class EncodedViews:
+    """Views of one photo, rendered and encoded once each."""
+
+    def __init__(self, rgb: RGB, encode: Callable[[Tensor], EncodedImage]) -> None:
+        self._rgb, self._encode = rgb, encode
+        self._known: dict[tuple[bytes, Size], EncodedImage] = {}
+
+    def __getitem__(self, view: View) -> EncodedImage:
+        key = (view.photo_from_view.tobytes(), view.size)
+        if key not in self._known:
+            self._known[key] = self._encode(as_tensor(render_view(self._rgb, view)))
+        return self._known[key]
 
 
 class ViewPair(NamedTuple):

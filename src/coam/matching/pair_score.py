@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coam.matching.mutual import dual_softmax_nearest
+
 FLOOR = 1e-5  # share of confident positions below which there is nothing to tell apart
 
 FEATURES = ("log_mutual", "mean_probability", "log_confident", "mean_distinctiveness")
@@ -44,6 +46,16 @@ def statistics_of_sums(sums: Sequence[float], positions: int) -> list[float]:
         math.log(product / positions + FLOOR),
         distinctiveness / max(count, 1),
     ]
+
+
+def coarse_evidence(coarse0: Tensor, coarse1: Tensor, logit_scale: float) -> float:
+    """How much of the smaller image is found in the other by coarse descriptors (D, H, W) alone, in [0, 1].
+
+    The sum of the dual softmax of mutual matches, over the number of cells of the smaller image.
+    """
+    mutual = dual_softmax_nearest(coarse0.flatten(1).t(), coarse1.flatten(1).t(), logit_scale)
+    assert mutual.probability is not None
+    return float(mutual.probability.sum()) / min(coarse0[0].numel(), coarse1[0].numel())
 
 
 def overlap_probability(statistics: list[float], calibration: dict[str, Any] | None) -> float:

@@ -42,6 +42,10 @@ class Network(Protocol):
     def attention_maps(self, a: EncodedImage, b: EncodedImage) -> dict[int, Tensor]:
         """Attention (B, Ha, Wa, Hb, Wb) of every position of A over B, by stride; may be empty."""
 
+    def coarse_descriptors(self, a: EncodedImage, b: EncodedImage) -> tuple[Tensor, Tensor] | None:
+        """`DenseDescriptors.coarse` of both images without decoding them; None where a network has none."""
+        return None
+
 
 class DescriptorNetwork(nn.Module, Network):
     """Base of the networks that describe one image while looking at the other.

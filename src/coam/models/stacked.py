@@ -113,6 +113,14 @@ class StackedCDUNet(DescriptorNetwork):
         self.condition([a, b], maps)
         return maps
 
+    def coarse_descriptors(self, a: EncodedImage, b: EncodedImage) -> tuple[Tensor, Tensor] | None:
+        """Unit descriptors (B, D, H / 16, W / 16) of both images, conditioned, before the decoder."""
+        groups = group_images(a, b)
+        both = zip(groups, self.condition(groups), strict=True)
+        coarse = [self._coarse(image, self.norm(flatten_map(m)), m) for image, m in both]
+        first, second = coarse if len(coarse) == 2 else coarse[0].chunk(2)
+        return first, second
+
     def condition(
         self, groups: list[EncodedImage], attention: dict[int, Tensor] | None = None
     ) -> list[Tensor]:
@@ -158,7 +166,6 @@ class StackedCDUNet(DescriptorNetwork):
 
     def _describe(self, image: EncodedImage, conditioned: Tensor) -> DenseDescriptors:
         tokens = self.norm(flatten_map(conditioned))
-        coarse = unflatten_map(self.to_coarse(tokens), *conditioned.shape[-2:])
         at16 = unflatten_map(tokens, *conditioned.shape[-2:])
         at8 = self.merge[0](at16, image.levels[2])
         at4 = self.merge[1](at8, image.levels[1])
@@ -170,8 +177,12 @@ class StackedCDUNet(DescriptorNetwork):
             stride=STRIDE,
             size=image.size,
             fine=crop_cells(self.to_fine(at2), image.size, 2).float(),
-            coarse=F.normalize(crop_cells(coarse, image.size, 16).float(), dim=1),
+            coarse=self._coarse(image, tokens, conditioned),
         )
+
+    def _coarse(self, image: EncodedImage, tokens: Tensor, conditioned: Tensor) -> Tensor:
+        coarse = unflatten_map(self.to_coarse(tokens), *conditioned.shape[-2:])
+        return F.normalize(crop_cells(coarse, image.size, 16).float(), dim=1)
 
 
 def _others(tokens: list[Tensor]) -> list[Tensor]:
