@@ -21,6 +21,7 @@ def test_evidence_by_hand() -> None:
 
 
 def test_evidence_of_the_same_and_of_strangers() -> None:
-    random = torch.nn.functional.normalize(torch.randn(2, 64, 20, 20), dim=1)
+    noise = torch.randn(2, 256, 20, 20, generator=torch.Generator().manual_seed(0))
+    random = torch.nn.functional.normalize(noise, dim=1)
     assert coarse_evidence(random[0], random[0], 46.0) > 0.99
-    assert coarse_evidence(random[0], random[1], 46.0) < 0.05
+    assert coarse_evidence(random[0], random[1], 46.0) < 0.2
