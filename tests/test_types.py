@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +12,15 @@ import numpy as np
 import pytest
 
 import coam
-from coam.errors import CoamError, ConfigError, DataError, ImageError, MissingExtraError, WeightsError
+from coam.errors import (
+    CoamError,
+    ConfigError,
+    DataError,
+    ImageError,
+    MissingExtraError,
+    WeightsError,
+    install_command,
+)
 from coam.types import Grid, Matches
 
 
@@ -84,10 +94,27 @@ def test_save_and_load(tmp_path, ending: str) -> None:
 def test_every_error_is_a_coam_error_and_the_extra_is_named() -> None:
     for kind in (ImageError, WeightsError, ConfigError, DataError, MissingExtraError):
         assert issubclass(kind, CoamError)
-    assert (
-        str(MissingExtraError("gradio", "app"))
-        == "gradio is not installed; install it with: pip install 'coam[app]'"
-    )
+    assert str(MissingExtraError("gradio", "app")).startswith("gradio is not installed; install it with: pip ")
+
+
+def test_the_install_hint_works_in_a_checkout_beside_one_and_without(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "my checkout"
+    (checkout / "src" / "coam").mkdir(parents=True)
+    (checkout / "pyproject.toml").touch()
+    monkeypatch.setattr("coam.errors.__file__", str(checkout / "src" / "coam" / "errors.py"))
+    monkeypatch.chdir(checkout)
+    assert install_command("app") == "pip install -e '.[app]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("app") == f"pip install -e '{checkout}[app]'"
+    # Installed by `pip install .`: pip notes where from.
+    monkeypatch.setattr("coam.errors.__file__", str(tmp_path / "site-packages" / "coam" / "errors.py"))
+    origin = {"url": checkout.as_uri(), "dir_info": {}}
+    monkeypatch.setattr("coam.errors.metadata.PathDistribution.read_text", lambda *_: json.dumps(origin))
+    assert install_command("app") == f"pip install '{checkout}[app]'"
+    shutil.rmtree(checkout)
+    assert install_command("app") == "pip install 'coam[app]'"
 
 
 def test_public_names() -> None:

@@ -15,7 +15,6 @@ from coam.cli.localize import hint
 from coam.matching.settings import MatcherConfig
 from coam.sfm.colmap_model import model_poses
 from coam.sfm.localization.absolute_pose import Location
-from coam.sfm.matching.match_pairs import time_left
 from coam.sfm.settings import read_settings, warning_about_weights
 from coam.sfm.workspace import load_model
 from coam.store.journal import PairJournal
@@ -191,18 +190,17 @@ def interrupted(matcher):
 
 
 def test_ctrl_c_keeps_what_is_matched_and_says_how_to_go_on(run, scene, photos, tmp_path, monkeypatch):
-    model, steps = tmp_path / "model", []
-
-    def step(seconds, done, left):
-        steps.append((done, left))
-        return time_left(seconds, done, left)
-
-    monkeypatch.setattr("coam.sfm.matching.match_pairs.time_left", step)
+    model = tmp_path / "model"
+    monkeypatch.setattr(
+        "coam.progress.FIRST_LINE", 0.0
+    )  # a line for every pair, as stderr is no terminal here
+    monkeypatch.setattr("coam.progress.EVERY_SHARE", 0.0)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: interrupted(OracleMatcher(scene, keep=0.4)))
     stopped = run("sfm", photos, "-o", model)
     assert stopped.exit_code == 130
     assert last_line(stopped) == "error: stopped; run the same line again to go on"
-    assert steps == [(1, 9), (2, 8), (3, 7)]  # the bar does not wait for a portion to be saved
+    told = [line.split(",")[0] for line in stopped.stderr.splitlines() if line.startswith("matching")]
+    assert told == [f"matching pairs: {done} of 10 pairs" for done in (1, 2, 3)]  # before a portion is saved
     assert len(PairJournal(model / "matches.h5")) == 3
     again = OracleMatcher(scene, keep=0.4)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: again)
