@@ -94,7 +94,7 @@ def test_save_and_load(tmp_path, ending: str) -> None:
 def test_every_error_is_a_coam_error_and_the_extra_is_named() -> None:
     for kind in (ImageError, WeightsError, ConfigError, DataError, MissingExtraError):
         assert issubclass(kind, CoamError)
-    assert str(MissingExtraError("gradio", "app")).startswith("gradio is not installed; install it with: pip ")
+    assert str(MissingExtraError("gradio", "app")).startswith("gradio is not installed; install it with: ")
 
 
 def test_the_install_hint_works_in_a_checkout_beside_one_and_without(
