@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from coam.cli.eval import benchmark_command, register
-from coam.errors import CoamError, ConfigError, DataError
+from coam.errors import CoamError, ConfigError, DataError, WeightsError
 from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
 from coam.evaluation.benchmarks.registry import BENCHMARKS, Entry, find_benchmark
 from coam.evaluation.reports.compare import compare_reports
@@ -167,6 +167,13 @@ def test_the_declaration_makes_the_command(name: str) -> None:
     defaults = {option.name: option.default for option in command.params}
     assert defaults["matcher"] == "cdunet-lite1"
     assert defaults.get("max_matches") == (4096 if benchmark.run else None)
+
+
+def test_a_model_without_weights_is_not_measured(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    line = ("hpatches", "--root", hpatches_root, "-m", "cdunet-paper", "-o", tmp_path / "out")
+    with pytest.raises(WeightsError, match=r"cdunet-paper has no trained weights here.*--allow-untrained"):
+        invoke(*line)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_list_of_benchmarks_imports_none_of_them() -> None:

@@ -55,6 +55,9 @@ def test_sfm_then_localize(run, built, photos, queries, tmp_path):
     assert result.exit_code == 0, result.output
     assert "2 of 3 photos located" in result.output
     assert "broken.jpg: not located" in result.output
+    assert [line for line in result.output.splitlines() if line.startswith("wrote ")] == [
+        f"wrote {tmp_path / name}" for name in ("p.txt", "p.json")
+    ]
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 2
     assert len(json.loads((tmp_path / "p.json").read_text())) == 3
 
