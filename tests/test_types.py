@@ -82,6 +82,23 @@ def test_matches_are_frozen() -> None:
         matches().overlap = 1.0
 
 
+def test_opencv_takes_the_matches() -> None:
+    import cv2
+
+    found = replace(matches(), grid0=Grid(8, 6, (3.5, 3.5), (8.0, 8.0)))
+    keypoints0, keypoints1, joined = found.to_cv2()
+    assert [match.queryIdx for match in joined] == [match.trainIdx for match in joined] == [0, 1, 2, 3]
+    assert [keypoints0[match.queryIdx].pt for match in joined] == [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert [keypoints1[match.trainIdx].pt for match in joined] == [(1, 1), (2, 11), (3, 21), (4, 31)]
+    np.testing.assert_allclose([match.distance for match in joined], [0, 0.3, 0.6, 0.9], atol=1e-6)
+    assert (keypoints0[0].size, keypoints1[0].size) == (8, 1)
+    photos = np.zeros((48, 64, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)
+    drawn = cv2.drawMatches(photos[0], keypoints0, photos[1], keypoints1, joined, None)
+    assert drawn.shape == (48, 96, 3)
+    assert drawn.any()
+    assert [len(part) for part in matches(0).to_cv2()] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("ending", ["npz", "h5", "json"])
 def test_save_and_load(tmp_path, ending: str) -> None:
     saved = matches()

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from hloc.utils.base_model import BaseModel
+from hloc.utils.io import read_image
 from PIL import Image
 from torch import Tensor
 
@@ -122,20 +123,21 @@ def add_photos(features: str | Path, images: str | Path, long_side: int = 1024, 
     """
     added = 0
     with h5py.File(features, "a") as file:
-        names: list[str] = []
-        file.visititems(lambda name, node: names.append(name) if "keypoints" in node else None)
-        for name in names:
+        places: list[str] = []
+        file.visit(places.append)  # names may hold slashes
+        for name in [place.removesuffix("/keypoints") for place in places if place.endswith("/keypoints")]:
             if PHOTO in file[name]:
                 continue
-            image = load_image(Path(images) / name)
-            picture = Image.fromarray(image.rgb)
+            # hloc's own reader: whether it turns photos upright depends on its version.
+            picture = Image.fromarray(np.ascontiguousarray(read_image(Path(images) / name)))
+            size = picture.size
             picture.thumbnail((long_side, long_side), Image.Resampling.LANCZOS)
             content = io.BytesIO()
             picture.save(content, "JPEG", quality=quality, subsampling=0)
             bytes_of: npt.NDArray[np.uint8] = np.frombuffer(content.getvalue(), np.uint8)
             file[name].create_dataset(PHOTO, data=bytes_of)
             if "image_size" not in file[name]:
-                file[name].create_dataset("image_size", data=np.array(image.size))
+                file[name].create_dataset("image_size", data=np.array(size))
             added += 1
     return added
 
