@@ -61,7 +61,7 @@ def grid_matches(points0, points1, ids0, ids1, scores, looks=1):
 
 
 def test_matches_of_pairs_share_keypoints_by_grid_id(tmp_path):
-    """a-b and b-c meet in grid position 9 of b, seen at (12, 12) with weight 3 and at (14, 12) with weight 1."""
+    """a-b and b-c meet in grid position 9 of b, seen at (12, 12) with weight 3, at (14, 12) with 1."""
     import pycolmap
 
     first = grid_matches([[3.5, 3.5], [11.5, 3.5]], [[12, 12], [30, 20]], [0, 1], [9, 19], [0.75, 0.5])
