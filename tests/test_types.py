@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +12,15 @@ import numpy as np
 import pytest
 
 import coam
-from coam.errors import CoamError, ConfigError, DataError, ImageError, MissingExtraError, WeightsError
+from coam.errors import (
+    CoamError,
+    ConfigError,
+    DataError,
+    ImageError,
+    MissingExtraError,
+    WeightsError,
+    install_command,
+)
 from coam.types import Grid, Matches
 
 
@@ -72,6 +82,23 @@ def test_matches_are_frozen() -> None:
         matches().overlap = 1.0
 
 
+def test_opencv_takes_the_matches() -> None:
+    import cv2
+
+    found = replace(matches(), grid0=Grid(8, 6, (3.5, 3.5), (8.0, 8.0)))
+    keypoints0, keypoints1, joined = found.to_cv2()
+    assert [match.queryIdx for match in joined] == [match.trainIdx for match in joined] == [0, 1, 2, 3]
+    assert [keypoints0[match.queryIdx].pt for match in joined] == [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert [keypoints1[match.trainIdx].pt for match in joined] == [(1, 1), (2, 11), (3, 21), (4, 31)]
+    np.testing.assert_allclose([match.distance for match in joined], [0, 0.3, 0.6, 0.9], atol=1e-6)
+    assert (keypoints0[0].size, keypoints1[0].size) == (8, 1)
+    photos = np.zeros((48, 64, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)
+    drawn = cv2.drawMatches(photos[0], keypoints0, photos[1], keypoints1, joined, None)
+    assert drawn.shape == (48, 96, 3)
+    assert drawn.any()
+    assert [len(part) for part in matches(0).to_cv2()] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("ending", ["npz", "h5", "json"])
 def test_save_and_load(tmp_path, ending: str) -> None:
     saved = matches()
@@ -84,10 +111,27 @@ def test_save_and_load(tmp_path, ending: str) -> None:
 def test_every_error_is_a_coam_error_and_the_extra_is_named() -> None:
     for kind in (ImageError, WeightsError, ConfigError, DataError, MissingExtraError):
         assert issubclass(kind, CoamError)
-    assert (
-        str(MissingExtraError("gradio", "app"))
-        == "gradio is not installed; install it with: pip install 'coam[app]'"
-    )
+    assert str(MissingExtraError("gradio", "app")).startswith("gradio is not installed; install it with: ")
+
+
+def test_the_install_hint_works_in_a_checkout_beside_one_and_without(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "my checkout"
+    (checkout / "src" / "coam").mkdir(parents=True)
+    (checkout / "pyproject.toml").touch()
+    monkeypatch.setattr("coam.errors.__file__", str(checkout / "src" / "coam" / "errors.py"))
+    monkeypatch.chdir(checkout)
+    assert install_command("app") == "pip install -e '.[app]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("app") == f"pip install -e '{checkout}[app]'"
+    # Installed by `pip install .`: pip notes where from.
+    monkeypatch.setattr("coam.errors.__file__", str(tmp_path / "site-packages" / "coam" / "errors.py"))
+    origin = {"url": checkout.as_uri(), "dir_info": {}}
+    monkeypatch.setattr("coam.errors.metadata.PathDistribution.read_text", lambda *_: json.dumps(origin))
+    assert install_command("app") == f"pip install '{checkout}[app]'"
+    shutil.rmtree(checkout)
+    assert install_command("app") == "pip install 'coam[app]'"
 
 
 def test_public_names() -> None:

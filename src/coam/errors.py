@@ -6,8 +6,11 @@ The command line prints that line and exits with code 2; it never shows a traceb
 
 from __future__ import annotations
 
-from importlib import import_module
+import json
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 
 class CoamError(Exception):
@@ -34,7 +37,35 @@ class MissingExtraError(CoamError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; install it with: pip install 'coam[{extra}]'")
+        super().__init__(f"{package} is not installed; install it with: {install_command(extra)}")
+
+
+class UntrainedWarning(UserWarning):
+    """A model has no trained weights, so its answers mean nothing."""
+
+
+def install_command(extra: str) -> str:
+    """The line that installs an extra, from where coam itself was installed: a checkout, or an index."""
+    place, editable = _source_folder()
+    if place is None:
+        return f"pip install 'coam[{extra}]'"
+    folder = "." if place == Path.cwd() else str(place)
+    return f"pip install {'-e ' if editable else ''}'{folder}[{extra}]'"
+
+
+def _source_folder() -> tuple[Path | None, bool]:
+    """The checkout that coam runs in (editable) or was installed from; None where it came from an index."""
+    running = Path(__file__).resolve().parents[2]
+    if (running / "pyproject.toml").is_file() and (running / "src" / "coam").is_dir():
+        return running, True
+    try:
+        origin = json.loads(metadata.distribution("coam").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return None, False
+    address = urlparse(origin.get("url", ""))
+    folder = Path(unquote(address.path))
+    is_there = address.scheme == "file" and (folder / "pyproject.toml").is_file()
+    return (folder, False) if is_there else (None, False)
 
 
 def import_extra(module: str, extra: str) -> Any:

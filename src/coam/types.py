@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    import cv2
     from PIL import Image
 
 FloatArray = npt.NDArray[np.float32]
@@ -122,6 +123,26 @@ class Matches:
         """The matches of all parts, which are of one pair; everything else is that of the first part."""
         columns: Any = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _PER_MATCH}
         return replace(parts[0], **columns)
+
+    def to_cv2(self) -> tuple[list[cv2.KeyPoint], list[cv2.KeyPoint], list[cv2.DMatch]]:
+        """OpenCV's keypoints of both photos and the matches of their indices, as for `cv2.drawMatches`.
+
+        Match i joins keypoint i of each; its distance is 1 - score, a keypoint's response the score, and its
+        size the step of its photo's grid (1 without one). Pixels are OpenCV's already.
+        """
+        import cv2
+
+        sides = (self.points0, self.grid0), (self.points1, self.grid1)
+        scores = self.scores.astype(float).tolist()
+        keypoints0, keypoints1 = (
+            [
+                cv2.KeyPoint(x, y, 1.0 if grid is None else max(grid.step), -1.0, score)
+                for (x, y), score in zip(points.astype(float).tolist(), scores, strict=True)
+            ]
+            for points, grid in sides
+        )
+        matches = [cv2.DMatch(i, i, 1.0 - score) for i, score in enumerate(scores)]
+        return keypoints0, keypoints1, matches
 
     def save(self, path: str | Path) -> Path:
         """Write .npz, .h5 or .json, by the ending of `path`."""

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from coam.cli.eval import benchmark_command, register
-from coam.errors import CoamError, ConfigError, DataError
+from coam.errors import CoamError, ConfigError, DataError, WeightsError
 from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
 from coam.evaluation.benchmarks.registry import BENCHMARKS, Entry, find_benchmark
 from coam.evaluation.reports.compare import compare_reports
@@ -139,7 +139,7 @@ def test_reports_say_which_tables_rest_on_few_sequences(invoke, hpatches_root: P
     assert few_note(report | {"pairs": [*pairs, pairs[0] | {"sequence": "eighth"}]}) == []
 
 
-MATCHER = {"matcher", "device", "resolution", "set", "output", "root", "json"}
+MATCHER = {"matcher", "device", "resolution", "set", "output", "root", "json", "allow-untrained"}
 PAIRS = MATCHER | {"limit", "workers", "resume", "max-matches", "preset"}
 SCORED = PAIRS | {"estimator", "threshold"}
 OPTIONS = {
@@ -167,6 +167,13 @@ def test_the_declaration_makes_the_command(name: str) -> None:
     defaults = {option.name: option.default for option in command.params}
     assert defaults["matcher"] == "cdunet-lite1"
     assert defaults.get("max_matches") == (4096 if benchmark.run else None)
+
+
+def test_a_model_without_weights_is_not_measured(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    line = ("hpatches", "--root", hpatches_root, "-m", "cdunet-paper", "-o", tmp_path / "out")
+    with pytest.raises(WeightsError, match=r"cdunet-paper has no trained weights here.*--allow-untrained"):
+        invoke(*line)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_list_of_benchmarks_imports_none_of_them() -> None:
@@ -220,7 +227,8 @@ def test_a_new_benchmark_is_one_file_and_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(BENCHMARKS, "toy", Entry("toy_benchmark:TOY", "The left half."))
     assert "The left half." in invoke("--help").stdout
-    assert "Only this sequence." in invoke("toy", "--help").stdout
+    shown = " ".join(invoke("toy", "--help").stdout.replace("│", " ").split())
+    assert "Only this sequence." in shown
     options = ("--root", hpatches_root, "-m", "support.simple_matchers:plugged_in", "--sequence", "i_one")
     result = invoke("toy", *options, "-o", tmp_path / "out")
     # 50 points uniform in 5 .. 100 of photos 160 pixels wide: those left of 80
@@ -255,7 +263,7 @@ def test_without_matplotlib_a_report_has_a_line_instead_of_curves(
     assert pages["with"].count("<svg") == 1
     assert "<svg" not in pages["without"]
     assert "No curves: matplotlib" in pages["without"]
-    assert "coam[eval]" in pages["without"]
+    assert "[eval]" in pages["without"]
 
 
 def test_measure_needs_no_files(hpatches_root: Path) -> None:

@@ -134,3 +134,16 @@ def test_capsnet_is_exported_without_the_level_it_never_reads(meeting, tmp_path)
         f"level{stride}_{image}" for image in (0, 1) for stride in (4, 8, 16)
     ]
     assert {entry.key: entry.value for entry in graph.metadata_props}["fine_stride"] == "4"
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_the_extra_one_line_names_it(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    result = CliRunner().invoke(build_app(), ["export", "onnx", "-o", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {package} is not installed; install it with: pip install ")
+    assert "[onnx]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

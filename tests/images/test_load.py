@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 from coam.errors import ConfigError, ImageError
 from coam.geometry.coordinates import resize_points
@@ -333,6 +333,44 @@ def test_what_is_no_picture_file_is_refused(tmp_path: Path) -> None:
         load_image(heic)
     with pytest.raises(ImageError, match="not a picture"):
         load_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
+
+
+def test_heic_is_read_and_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    picture = np.zeros((96, 128, 3), np.uint8)
+    picture[:48, :64, 0] = 220  # the upper left quarter is red
+    exif = Image.Exif()
+    exif[0x0112] = (
+        6  # HEIF has a property of its own for turns, which its reader applies; this only repeats it
+    )
+    exif[0x0110] = "Phone 7"
+    path = tmp_path / "phone.heic"
+    Image.fromarray(picture).save(path, exif=exif, quality=95)
+    loaded = load_image(path)
+    assert loaded.size == (128, 96)
+    assert loaded.rgb[20, 20, 0] > 180
+    assert loaded.rgb[20, 100, 0] < 40
+    assert loaded.camera == "Phone 7"
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ImageError, match=r"is HEIC; install pillow-heif \(pip install .*\[heif\]'\)"):
+        load_image(path)
+
+
+def test_avif_needs_no_extra_where_pillow_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not features.check("avif"):
+        pytest.skip("this Pillow was built without AVIF")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    picture = np.full((64, 96, 3), 200, np.uint8)
+    Image.fromarray(picture).save(tmp_path / "a.avif")
+    assert abs(load_image(tmp_path / "a.avif").rgb.astype(int) - 200).max() < 5
+    content = bytearray((tmp_path / "a.avif").read_bytes())
+    content[8:12] = b"mif1"  # as some programs write it; the other brands still say AVIF
+    assert load_image(bytes(content)).size == (96, 64)
+    without = {name: opener for name, opener in Image.OPEN.items() if name != "AVIF"}
+    monkeypatch.setattr(Image, "OPEN", without)
+    with pytest.raises(ImageError, match="is AVIF; install pillow-heif"):
+        load_image(tmp_path / "a.avif")
 
 
 def test_urls_are_not_read() -> None:

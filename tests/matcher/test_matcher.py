@@ -19,7 +19,7 @@ from PIL import Image
 
 import coam
 from coam import samples
-from coam.errors import ConfigError, ImageError
+from coam.errors import ConfigError, ImageError, UntrainedWarning
 from coam.images import load_image
 from coam.matcher import Matcher, load_matcher
 from coam.matcher import matcher as matcher_module
@@ -573,3 +573,11 @@ def test_few_or_sure_matches_are_chosen_after_the_pair_was_judged() -> None:
         assert some.overlap == everything.overlap
         assert some.meta["looks"] == everything.meta["looks"]
         assert list(some.scores[:1]) == list(everything.scores[: min(1, count)])
+
+
+def test_a_model_without_weights_warns(recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.warns(UntrainedWarning, match="capsnet has no trained weights here"):
+        load_matcher("capsnet", device="cpu")
+    recwarn.clear()
+    load_matcher(device="cpu")
+    assert not [warning for warning in recwarn if issubclass(warning.category, UntrainedWarning)]

@@ -12,14 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from coam.cli.localize import hint
+from coam.errors import DataError
+from coam.images.folder import list_photos
 from coam.matching.settings import MatcherConfig
 from coam.sfm.colmap_model import model_poses
 from coam.sfm.localization.absolute_pose import Location
-from coam.sfm.matching.match_pairs import time_left
 from coam.sfm.settings import read_settings, warning_about_weights
 from coam.sfm.workspace import load_model
 from coam.store.journal import PairJournal
 from support.toy_scene import OracleMatcher
+from support.videos import write_pan
 
 
 @pytest.fixture
@@ -52,10 +54,15 @@ def test_sfm_then_localize(run, built, photos, queries, tmp_path):
     assert "5 of 5 photos registered" in result.output
     assert "10 pairs: 10 verified, 0 not, 0 contradicted or not confirmed by stronger ones" in result.output
     assert len((tmp_path / "hloc" / "pairs.txt").read_text().splitlines()) == 10
-    result = run("localize", tmp_path / "model", queries, "-o", tmp_path / "p.txt", "-o", tmp_path / "p.json")
+    outputs = ("-o", tmp_path / "p.txt", "-o", tmp_path / "p.json", "--hloc", tmp_path / "q")
+    result = run("localize", tmp_path / "model", queries, *outputs)
     assert result.exit_code == 0, result.output
     assert "2 of 3 photos located" in result.output
     assert "broken.jpg: not located" in result.output
+    assert [line for line in result.output.splitlines() if line.startswith("wrote ")] == [
+        f"wrote {tmp_path / name}" for name in ("p.txt", "p.json", "q")
+    ]
+    assert len(list((tmp_path / "q").glob("quer*"))) == 4
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 2
     assert len(json.loads((tmp_path / "p.json").read_text())) == 3
 
@@ -191,18 +198,17 @@ def interrupted(matcher):
 
 
 def test_ctrl_c_keeps_what_is_matched_and_says_how_to_go_on(run, scene, photos, tmp_path, monkeypatch):
-    model, steps = tmp_path / "model", []
-
-    def step(seconds, done, left):
-        steps.append((done, left))
-        return time_left(seconds, done, left)
-
-    monkeypatch.setattr("coam.sfm.matching.match_pairs.time_left", step)
+    model = tmp_path / "model"
+    monkeypatch.setattr(
+        "coam.progress.FIRST_LINE", 0.0
+    )  # a line for every pair, as stderr is no terminal here
+    monkeypatch.setattr("coam.progress.EVERY_SHARE", 0.0)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: interrupted(OracleMatcher(scene, keep=0.4)))
     stopped = run("sfm", photos, "-o", model)
     assert stopped.exit_code == 130
     assert last_line(stopped) == "error: stopped; run the same line again to go on"
-    assert steps == [(1, 9), (2, 8), (3, 7)]  # the bar does not wait for a portion to be saved
+    told = [line.split(",")[0] for line in stopped.stderr.splitlines() if line.startswith("matching")]
+    assert told == [f"matching pairs: {done} of 10 pairs" for done in (1, 2, 3)]  # before a portion is saved
     assert len(PairJournal(model / "matches.h5")) == 3
     again = OracleMatcher(scene, keep=0.4)
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *_: again)
@@ -320,3 +326,19 @@ def test_mistakes_are_one_line_and_exit_code_2(run, tmp_path, arguments, line):
     assert result.exit_code == 2
     assert line in last_line(result)
     assert "Traceback" not in result.output
+
+
+def test_a_video_is_reconstructed_from_its_frames(run, tmp_path, monkeypatch):
+    """The matcher sees frames below the model folder; a second run finds them there."""
+    video = write_pan(tmp_path / "walk.avi", range(0, 320, 8))
+    seen = []
+
+    def open_workspace(photos, *_):
+        seen.append(sorted(path.relative_to(photos).as_posix() for path in list_photos(photos)))
+        raise DataError("far enough")
+
+    monkeypatch.setattr("coam.sfm.workspace.open_workspace", open_workspace)
+    for _ in range(2):
+        assert last_line(run("sfm", video, "-o", tmp_path / "model", "--frames", 6)) == "error: far enough"
+    assert seen == [[f"walk.avi/{number:04d}.jpg" for number in range(1, 7)]] * 2
+    assert (tmp_path / "model" / "frames" / "walk.avi" / "frames.json").is_file()

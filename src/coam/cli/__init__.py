@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from coam import __version__
 from coam.cli.outputs import printable
-from coam.errors import CoamError
+from coam.errors import CoamError, UntrainedWarning
 
 # In the order of the help page; one that is not part of this installation is left out.
 GROUPS = (
@@ -82,6 +82,7 @@ def _root(
     """Correspondences between two photos of the same place when light, season or viewpoint have changed."""
     # Pillow warns about damaged metadata of pictures that it reads all the same.
     warnings.filterwarnings("ignore", module="PIL")
+    warnings.filterwarnings("ignore", category=UntrainedWarning)  # commands refuse, or say it in a line
 
 
 def build_app() -> typer.Typer:

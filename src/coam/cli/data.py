@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from coam.cli.options import AllowUntrained, require_trained
 from coam.errors import ConfigError
 
 JSON_OPTION = typer.Option("--json", help="Print one JSON object.")
@@ -35,6 +36,7 @@ def align(
     model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     resolution: Annotated[int, typer.Option(min=64, help="Long side at which photos are matched.")] = 640,
+    allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, JSON_OPTION] = False,
 ) -> None:
     """Move photos of one spot onto each other. Run the same line again to go on after an interruption.
@@ -47,6 +49,7 @@ def align(
     from coam.matcher import load_matcher
     from coam.models.registry import DEFAULT_MODEL
 
+    require_trained(model, allow_untrained)
     matcher = load_matcher(model or DEFAULT_MODEL, device, resolution=resolution, looks="once")
     weights = {"model": matcher.file.name, "weights": matcher.file.sha256}
     with _progress_bar() as report:
@@ -216,16 +219,16 @@ def _say_packed(output: Path, photos: int, pairs: int, as_json: bool) -> None:
 
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per stage on stderr; the stages appear when they begin."""
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
+    """Progress on stderr, stage by stage."""
+    from coam.progress import progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
+    with progress("preparing") as bar:
+        stages: set[str] = set()
 
         def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
+            if stage not in stages:
+                stages.add(stage)
+                bar.begin(stage, total)
+            bar.update(done)
 
         yield report

@@ -31,6 +31,7 @@ EXTRAS = {  # package: the extra that installs it
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "timm": "timm",
+    "pillow-heif": "heif",
 }
 SHIFT = (40, 24)  # pixels by which the second picture of the self-test is moved
 TOLERANCE = 3.0  # pixels

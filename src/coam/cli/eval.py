@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from coam.cli.options import check_choice
+from coam.cli.options import check_choice, require_trained
 from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.registry import BENCHMARKS, find_benchmark
 
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from coam.evaluation.matchers.by_name import MatcherSpec
     from coam.evaluation.runner import Benchmark, Option
 
-EVERY = ("root", "matcher", "output", "device", "resolution", "settings_of_matcher", "as_json")
+EVERY = (
+    "root", "matcher", "output", "device", "resolution", "settings_of_matcher", "allow_untrained", "as_json",
+)  # fmt: skip
 
 
 def shared_options(max_matches: int | None) -> list[Option]:
@@ -65,6 +66,13 @@ def shared_options(max_matches: int | None) -> list[Option]:
         ),
         Option("estimator", str, "opencv", "Robust estimator: opencv (USAC_MAGSAC), poselib, plane."),
         Option("threshold", float | None, None, "Inlier threshold of the estimator in pixels.", min=0.01),
+        Option(
+            "allow_untrained",
+            bool,
+            False,
+            "Measure a model that has no trained weights.",
+            ("--allow-untrained",),
+        ),
         Option("as_json", bool, False, "Print the tables as one JSON object.", ("--json",)),
     ]
 
@@ -129,13 +137,11 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
     """Load, measure, write the reports and print them."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from coam.evaluation.metrics.tables import json_ready
     from coam.evaluation.reports.html import write_reports
     from coam.evaluation.reports.text import table_text
     from coam.evaluation.runner import evaluate
+    from coam.progress import progress
     from coam.store.atomic import check_folder
 
     settings = _settings(benchmark, values)
@@ -156,11 +162,16 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
         return
     chosen = {name: values[name] for name in ("limit", "workers", "resume") if name in values}
     total = min(len(loaded), values["limit"] or len(loaded))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:  # so that --json stays clean
-        advance = partial(bar.advance, bar.add_task(f"{benchmark.name}: {spec.name}", total=total))
+    with progress(f"{benchmark.name}: {spec.name}", total, unit="pairs") as bar:
         report = evaluate(
-            benchmark, loaded, spec, folder, settings=settings, options=options, progress=advance, **chosen
+            benchmark,
+            loaded,
+            spec,
+            folder,
+            settings=settings,
+            options=options,
+            progress=bar.advance,
+            **chosen,
         )
     write_reports(benchmark, loaded, report, folder)
     if values["as_json"]:
@@ -209,6 +220,7 @@ def matcher_of(values: dict[str, Any]) -> MatcherSpec:
     named = ("resolution", "max_matches", "preset", "keypoints")
     options = {name: values.get(name) for name in named}
     options |= _parse_assignments(values["settings_of_matcher"] or [])
+    require_trained(values["matcher"], values["allow_untrained"])
     spec = find_matcher(values["matcher"], device=values["device"], **options)
     if spec.config.get("trained") is False:
         typer.echo(f"warning: {values['matcher']} is untrained, so its figures mean nothing", err=True)

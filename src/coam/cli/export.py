@@ -25,9 +25,14 @@ def export_as_onnx(
     as_json: AsJson = False,
 ) -> None:
     """Write MODEL.encode.onnx (once per photo) and MODEL.decode.onnx (once per pair), any image size."""
+    from coam.errors import import_extra
     from coam.store.atomic import check_folder
 
     check_folder(output)
+    for package in (
+        ("onnx", "onnxruntime") if check else ("onnx",)
+    ):  # before minutes are spent, and files written
+        import_extra(package, "onnx")
 
     from coam.export.onnx import check_onnx, export_onnx
     from coam.models.registry import load_model

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.options import Device, Intrinsics, MatcherModel
-from coam.cli.outputs import check_outputs
+from coam.cli.options import AllowUntrained, Device, Intrinsics, MatcherModel, require_trained
+from coam.cli.outputs import check_outputs, printable
 
 if TYPE_CHECKING:
     from coam.sfm.localization.absolute_pose import Location
@@ -41,6 +41,11 @@ def localize(
         int | None, typer.Option(min=16, help="Matches kept per pair; by default as for the model.")
     ] = None,
     neighbours: Annotated[int, typer.Option(min=1, help="Photos of the model matched with each query.")] = 15,
+    hloc: Annotated[
+        Path | None,
+        typer.Option(help="Also write the matches as hloc's .h5 files, pairs and query list here."),
+    ] = None,
+    allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Locate photos in a model; a photo that cannot be located gets a reason instead of a wrong pose.
@@ -57,15 +62,16 @@ def localize(
 
     require_pycolmap()
     outputs = check_outputs(output or [], [queries], (".txt", ".json"))
-    for path in outputs:
-        check_folder(path.parent)
+    for folder in (*(path.parent for path in outputs), *([] if hloc is None else [hloc])):
+        check_folder(folder)
     if not queries.exists():
         raise DataError(f"{queries}: no such file or folder; give a photo or a folder of photos")
     ModelFolder(model_folder).require_model()
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = LocalizeOptions(neighbours=neighbours)
+    require_trained(model, allow_untrained)
     matcher = load_as_made(model_folder, model, device, max_matches)
-    locations = locating.localize(model_folder, queries, matcher, given, photos, options)
+    locations = locating.localize(model_folder, queries, matcher, given, photos, options, hloc)
     write_locations(locations, outputs)
     located = sum(location.pose is not None for location in locations)
     if as_json:
@@ -74,6 +80,8 @@ def localize(
         for location in locations:
             typer.echo(line_about(location))
         typer.echo(f"{located} of {len(locations)} photos located")
+        for path in (*outputs, *([] if hloc is None else [hloc])):
+            typer.echo(printable(f"wrote {path}"))
     if located == 0:
         typer.echo(f"{queries}: no photo was located; {hint(locations)}", err=True)
         raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user

@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.options import AsJson, Device, check_choice
+from coam.cli import match_many
+from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
 from coam.cli.outputs import check_outputs, match_endings, printable, write_matches
+from coam.errors import ConfigError
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
 if TYPE_CHECKING:
+    from coam.images import LoadedImage
     from coam.types import Matches
 
 Outputs = Annotated[
     list[Path] | None,
     typer.Option(
-        "--output", "-o", help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable."
+        "--output",
+        "-o",
+        help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable. "
+        "Of many pairs: a folder.",
     ),
 ]
 TINY = 64  # pixels of the short side: below, a photo is warned about
@@ -39,9 +45,26 @@ def register(app: typer.Typer) -> None:
 
 
 def match(
-    image0: Annotated[Path, typer.Argument(metavar="A", help="The first photo.")],
-    image1: Annotated[Path, typer.Argument(metavar="B", help="The second photo.")],
+    image0: Annotated[
+        Path | None, typer.Argument(metavar="A", help="A photo; or a folder or video: each with each of B.")
+    ] = None,
+    image1: Annotated[
+        Path | None, typer.Argument(metavar="B", help="The other photo, folder or video.")
+    ] = None,
     output: Outputs = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead of A and B: a file with two paths a line, from its folder."
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENDING", help="Many pairs: png, html, json, h5 beside each .npz; repeatable."),
+    ] = None,
+    frames: Annotated[
+        int | None, typer.Option(min=2, help="At most so many frames of a video.", show_default="150")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A model's name, or a .safetensors file.", show_default="cdunet-lite1"),
@@ -73,22 +96,38 @@ def match(
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Match large photos at full resolution, tile by tile.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Leave with 1 where the photos do not show the same place.")
+    ] = False,
+    min_overlap: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="The overlap from which --strict is content.", show_default="0.5"
+        ),
+    ] = None,
+    allow_untrained: AllowUntrained = False,
     as_json: AsJson = False,
 ) -> None:
-    """Match two photos; draw, save or print what corresponds."""
+    """Match two photos, or many pairs of them; draw, save or print what corresponds.
+
+    Many pairs (--pairs, folders, videos) go on where a stopped run was.
+    """
     check_choice("--preset", preset, tuple(PRESETS))
     check_choice("--looks", looks, CHOICES["looks"])
-    outputs = check_outputs(output or [], [image0, image1], match_endings())
+    from coam.types import SAME_PLACE
 
-    from coam.images import load_image
-
-    # Both are read before torch and the model are loaded: what is wrong with them is known at once.
-    loaded0, loaded1 = load_image(image0), load_image(image1)
-    for path, (width, height) in ((image0, loaded0.size), (image1, loaded1.size)):
-        if min(width, height) < TINY:
-            line = f"warning: {path}: only {width} x {height} pixels; matches in so small a photo mean little"
-            typer.echo(printable(line), err=True)
-
+    least = (SAME_PLACE if strict else None) if min_overlap is None else min_overlap
+    many = match_many.is_many(pairs, image0, image1)
+    if many:
+        folder, endings = match_many.check_folder_output(output or [], also or [])
+        wanted = match_many.wanted_pairs(pairs, image0, image1, folder, frames)
+    else:
+        if image0 is None or image1 is None:
+            raise ConfigError("give two photos, A and B, or --pairs FILE")
+        outputs = check_outputs(output or [], [image0, image1], match_endings())
+        # Both are read before torch and the model are loaded: what is wrong with them is known at once.
+        loaded0, loaded1 = read_both(image0, image1)
+    require_trained(model, allow_untrained)
     from coam.matcher import load_matcher
 
     given: dict[str, Any] = {
@@ -97,18 +136,37 @@ def match(
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     matcher = load_matcher(device=device, preset=preset, **options)
-    once = matcher.config.looks == "once"
-    with patience("matching" if once else "looking again, as hard pairs need it (--looks once: one look)"):
-        if tiles:
-            most = {} if max_matches is None else {"max_matches": max_matches}
-            matches = matcher.match_tiles(loaded0, loaded1, **most)
-        else:
-            matches = matcher.match(loaded0, loaded1)
+    tiled: dict[str, Any] = {} if max_matches is None else {"max_matches": max_matches}
+    if many:
+        match_many.match_many(matcher, wanted, folder, endings, tiled if tiles else None, least, as_json)
+        return
+    assert image0 is not None
+    assert image1 is not None
+    hint = " (a hard pair is looked at again; --looks once: one look)"
+    with patience("matching" + (hint if matcher.config.looks != "once" else "")):
+        matches = matcher.match_tiles(loaded0, loaded1, **tiled) if tiles else matcher.match(loaded0, loaded1)
+    if least is not None and math.isnan(matches.overlap):
+        raise ConfigError("--strict needs an overlap, and none is calibrated for this model and preset")
     write_matches(matches, outputs, (image0.name, image1.name))
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))
     print_summary(summary, as_json)
+    if least is not None and matches.overlap < least:
+        typer.echo(f"overlap {matches.overlap:.2f} is below {least:g}", err=True)
+        raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user
+
+
+def read_both(image0: Path, image1: Path) -> tuple[LoadedImage, LoadedImage]:
+    """Both photos; a line warns of one that is too small to mean much."""
+    from coam.images import load_image
+
+    loaded = load_image(image0), load_image(image1)
+    for path, (width, height) in ((image0, loaded[0].size), (image1, loaded[1].size)):
+        if min(width, height) < TINY:
+            line = f"warning: {path}: only {width} x {height} pixels; matches in so small a photo mean little"
+            typer.echo(printable(line), err=True)
+    return loaded
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from coam.cli.options import Device, Intrinsics, MatcherModel, check_choice
+from coam.cli.options import AllowUntrained, Device, Intrinsics, MatcherModel, check_choice, require_trained
 
 if TYPE_CHECKING:
     from coam.sfm.workspace import MatchAll
@@ -23,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 def sfm(
     photos: Annotated[
-        Path, typer.Argument(metavar="PHOTOS", help="A folder of photos of one place or object.")
+        Path,
+        typer.Argument(
+            metavar="PHOTOS", help="A folder of photos or videos of one place or object; or a video."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model folder; run again to go on.")],
     model: MatcherModel = None,
@@ -32,6 +35,7 @@ def sfm(
         int | None, typer.Option(min=32, max=8192, help="Long side in pixels at which photos are matched.")
     ] = None,
     max_matches: Annotated[int, typer.Option(min=16, help="Matches kept per pair.")] = 4096,
+    frames: Annotated[int, typer.Option(min=2, help="At most so many frames of a video.")] = 150,
     pairing: Annotated[
         str,
         typer.Option(help="auto, exhaustive, sequential or retrieval; with --reference also model or poses."),
@@ -68,11 +72,14 @@ def sfm(
         bool, typer.Option("--dense", help="Also compute dense points (needs a pycolmap with CUDA).")
     ] = False,
     hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
+    allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
     """Build a 3D model from a folder of photos; a killed run goes on where it was."""
+    from coam.batch import with_frames
     from coam.errors import ConfigError
     from coam.images.folder import list_photos
+    from coam.images.video import FrameOptions
     from coam.sfm.cameras import CameraChoice, Sharing, read_intrinsics_list
     from coam.sfm.colmap_model import require_pycolmap
     from coam.sfm.interchange.hloc import database_to_hloc
@@ -97,6 +104,7 @@ def sfm(
     for folder in (output, hloc):
         if folder is not None:
             check_folder(folder)
+    photos = with_frames(photos, output / "frames", FrameOptions(most=frames), shown=not as_json)
     list_photos(photos)  # a wrong folder is named before the model is loaded
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = SfmOptions(
@@ -110,6 +118,7 @@ def sfm(
         workers=workers,
     )
     check_options(options, reference)
+    require_trained(model, allow_untrained)
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)

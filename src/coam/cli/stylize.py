@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.options import AllowUntrained, require_trained
 from coam.cli.outputs import PICTURES, check_outputs, printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def stylize(
             min=64, max=4096, help="Long side in pixels at which the work is done.", show_default="768"
         ),
     ] = None,
+    allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show VIEW in the style of STYLE. Both photos must show the same place."""
@@ -60,6 +62,7 @@ def stylize(
 
     from coam.stylization import load_stylizer
 
+    require_trained(model, allow_untrained)
     given: dict[str, Any] = {"model": model, "resolution": resolution}
     options = {name: value for name, value in given.items() if value is not None}
     stylizer = load_stylizer(weights, device=device, **options)

@@ -230,27 +230,16 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
 @contextmanager
 def progress_bar() -> Iterator[tuple[Callable[[int], None], Report]]:
     """A bar on stderr as two functions: one to begin with so many steps, one that takes lines of the log."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from coam.progress import progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    console = Console(stderr=True)
-    # Off a terminal rich would write an empty line in place of the bar.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("preparing", total=None, figures="")
+    with progress("preparing", unit="steps") as bar:
 
         def begin(steps: int) -> None:
-            bar.update(task, description="training", total=steps)
+            bar.begin("training", steps)
 
         def report(line: dict[str, float]) -> None:
             figures = f"loss {line['loss']:.2f}  right {line['accuracy']:.2f}"
             figures += f"  {line['pairs_per_second']:.1f} pairs/s"
-            bar.update(task, completed=int(line["step"]), figures=figures)
+            bar.update(int(line["step"]), figures)
 
         yield begin, report

@@ -101,8 +101,7 @@ def _export(module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str],
 
 def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
     """Write NAME.encode.onnx and NAME.decode.onnx with the model's card; returns their paths."""
-    import onnx
-
+    onnx = import_extra("onnx", "onnx")
     graphs = export_graphs(file.model)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

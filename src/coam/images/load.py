@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from coam.errors import ImageError
+from coam.errors import ImageError, install_command
 from coam.images.bit_depth import is_cut_to_upper_bytes, read_sixteen_bits, stretch_low_range, uses_low_range
 from coam.types import Size
 
@@ -40,7 +40,8 @@ MAX_PIXELS = 200_000_000  # larger pictures are refused before they are decoded:
 FORMATS = (
     "JPEG", "MPO", "PNG", "TIFF", "WEBP", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "TGA", "ICO", "AVIF",
 )  # fmt: skip
-_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_AVIF_BRANDS = (b"avif", b"avis")
 _SIXTEEN_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION, _MAKE, _MODEL, _EXIF_IFD, _FOCAL_35MM = 0x0112, 0x010F, 0x0110, 0x8769, 0xA405
 _limit_lock = threading.Lock()  # Pillow's limit of pixels belongs to the process
@@ -139,13 +140,13 @@ def _read_file_object(source: IO[bytes], max_pixels: int) -> LoadedImage:
 
 
 def _decode(file: IO[bytes], name: str | None, label: str, max_pixels: int) -> LoadedImage:
-    head = file.read(16)
+    head = file.read(64)
     file.seek(0)
     if not head:
         raise ImageError(f"{label}: is empty (0 bytes); copy or download it again")
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
-        _enable_heif(label)
     Image.init()
+    if head[4:8] == b"ftyp":
+        _enable_heif(head[8:12], head[16:], label)
     formats = [known for known in (*FORMATS, "HEIF") if known in Image.OPEN]
     # A damaged file can make a decoder raise anything at all, so this border catches everything.
     try:
@@ -168,11 +169,17 @@ def _decode(file: IO[bytes], name: str | None, label: str, max_pixels: int) -> L
         )
 
 
-def _enable_heif(label: str) -> None:
+def _enable_heif(brand: bytes, others: bytes, label: str) -> None:
+    """Make Pillow able to open a photo of phones: HEIC needs pillow-heif, AVIF a Pillow from 11.3 on."""
+    is_avif = brand in _AVIF_BRANDS or any(known in others for known in _AVIF_BRANDS)
+    if (is_avif and "AVIF" in Image.OPEN) or not (is_avif or brand in _HEIF_BRANDS):
+        return
+    kind = "AVIF" if is_avif else "HEIC"
     try:
         import pillow_heif  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise ImageError(f"{label}: is HEIC; convert it to JPEG, or: pip install pillow-heif") from error
+        how = install_command("heif")
+        raise ImageError(f"{label}: is {kind}; install pillow-heif ({how}) or convert it to JPEG") from error
     pillow_heif.register_heif_opener()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from torch import Tensor
 from coam.backends import open_network
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.caches import LRUCache
-from coam.errors import ConfigError, ImageError
+from coam.errors import ConfigError, ImageError, UntrainedWarning
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.images import ImageLike, LoadedImage, load_image
@@ -350,7 +351,11 @@ def load_matcher(
     for key in options:
         if key not in known:
             raise ConfigError(f"the matcher has no option {key!r}; it has {', '.join(known)}")
-    return Matcher(load_model(model), replace(PRESETS[preset], **options), pick_device(device), backend)
+    file = load_model(model)
+    if not file.trained:
+        text = f"{file.name} has no trained weights here, so its matches mean nothing"
+        warnings.warn(text, UntrainedWarning, stacklevel=2)
+    return Matcher(file, replace(PRESETS[preset], **options), pick_device(device), backend)
 
 
 _DEFAULT: dict[str, Matcher] = {}

@@ -130,14 +130,17 @@ def choose_pairs(
 
 
 def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pair]:
-    """Pairs from a text file with two names per line (hloc's pairs.txt); unknown names are an error."""
+    """Pairs from a text file with two names per line (hloc's pairs.txt); unknown names are an error.
+
+    Names with spaces stand in double quotes, or a tab separates the two.
+    """
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a text file with two photo names per line")
     names = None if known is None else set(known)
     pairs: list[Pair] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        words = line.split()
+        words = _names_of_line(line)
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2:
@@ -149,6 +152,12 @@ def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pai
             )
         pairs.append((words[0], words[1]))
     return list(dict.fromkeys(pairs))
+
+
+def _names_of_line(line: str) -> list[str]:
+    if "\t" in line:
+        return [word.strip().strip('"') for word in line.split("\t") if word.strip()]
+    return [quoted or plain for quoted, plain in re.findall(r'"([^"]+)"|(\S+)', line)]
 
 
 def write_pairs(pairs: Iterable[Pair], path: str | Path) -> Path:

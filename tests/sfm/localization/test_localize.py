@@ -9,7 +9,9 @@ import pytest
 
 from coam.errors import DataError
 from coam.geometry.alignment import pose_errors
+from coam.sfm.cameras import camera_from_spec, read_intrinsics_list
 from coam.sfm.colmap_model import model_poses
+from coam.sfm.interchange.hloc import read_features, read_matches
 from coam.sfm.localization.absolute_pose import (
     Lifted,
     LocalizeOptions,
@@ -18,6 +20,7 @@ from coam.sfm.localization.absolute_pose import (
     write_poses,
 )
 from coam.sfm.localization.localize import Localizer, localize
+from coam.sfm.pairs import read_pairs
 from coam.sfm.photos import read_photo
 from coam.sfm.workspace import load_model
 from support.toy_scene import OracleMatcher, Scene
@@ -124,3 +127,37 @@ def test_only_the_most_similar_photos_are_matched(built, queries, scene):
     stamp = stored.stat().st_mtime_ns
     localize(built[0], queries / "view05.png", matcher, options=options)
     assert stored.stat().st_mtime_ns == stamp  # computed once per model
+
+
+def test_hloc_locates_the_exported_queries(built, queries, matcher, truth, tmp_path):
+    """As hloc's localize_sfm: keypoints to the model's points by their numbers, then PnP."""
+    import pycolmap
+
+    localize(built[0], queries, matcher, hloc=tmp_path)
+    model = load_model(built[0])[0]
+    listed = read_intrinsics_list(tmp_path / "queries.txt")
+    assert sorted(listed) == ["view02.png", "view05.png"]  # what cannot be read is no query
+    pairs = read_pairs(tmp_path / "query-pairs.txt")
+    keypoints = read_features(tmp_path / "query-features.h5")
+    matches = read_matches(tmp_path / "query-matches.h5", pairs)
+    images = {image.name: image for image in model.images.values()}
+    located = {}
+    for name, camera in listed.items():
+        points2d, points3d = [], []
+        for (query, photo), (index, _) in matches.items():
+            if query == name:
+                seen = [images[photo].points2D[int(number)] for number in index[:, 1]]
+                assert all(point.has_point3D() for point in seen)
+                points2d.append(keypoints[name][index[:, 0]] + 0.5)  # hloc adds COLMAP's half pixel
+                points3d += [model.point3D(point.point3D_id).xyz for point in seen]
+        assert len(points3d) > 200
+        answer = pycolmap.estimate_and_refine_absolute_pose(
+            np.concatenate(points2d), np.array(points3d), camera_from_spec(camera)
+        )
+        pose = answer["cam_from_world"]
+        located[name] = (pose.rotation.matrix(), pose.translation)
+    errors = pose_errors({**model_poses(model), **located}, truth)
+    for name in located:
+        index = errors.names.index(name)
+        assert errors.rotation[index] < 0.2
+        assert errors.position[index] < 0.004 * errors.scene_size

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from coam.caches import LRUCache
-from coam.sfm.matching.match_pairs import match_pairs, order_pairs, time_left
+from coam.sfm.matching.match_pairs import match_pairs, order_pairs
 from coam.sfm.matching.pair_matches import matches_to_record, record_to_matches
 from coam.sfm.pairs import exhaustive_pairs
 from coam.sfm.photos import Photo, PhotoFolder
@@ -29,20 +28,6 @@ def test_order_lets_a_small_cache_work():
     assert sorted(ordered) == pairs
     assert count_encodings(ordered, 12) < 0.3 * count_encodings(pairs, 12)
     assert count_encodings(ordered, 60) == 60
-
-
-@pytest.mark.parametrize(
-    ("seconds", "done", "left", "words"),
-    [
-        (10.0, 10, 40, "about 40 s left"),
-        (0.1, 5, 2, "about 1 s left"),
-        (30.0, 1, 10, "about 5 min left"),
-        (36.0, 1, 1000, "about 10.0 h left"),
-        (10.0, 50, 0, ""),
-    ],
-)
-def test_time_left_by_the_mean_speed_of_this_run(seconds, done, left, words):
-    assert time_left(seconds, done, left) == words
 
 
 def test_record_round_trip():

@@ -7,7 +7,8 @@ every keypoint of image 0 which keypoint of image 1 it matches, or -1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from coam.errors import DataError
 from coam.sfm.interchange.colmap import read_database
 from coam.sfm.pairs import write_pairs
-from coam.store.atomic import atomic_write, require_space
+from coam.store.atomic import atomic_write, require_space, write_text
 from coam.store.journal import Pair
 
 Floats = npt.NDArray[np.float64]
@@ -41,12 +42,53 @@ def database_to_hloc(database: str | Path, folder: str | Path) -> tuple[Path, Pa
             file.create_group(name)["keypoints"] = own
     with atomic_write(matches_path) as temporary, h5py.File(temporary, "w") as file:
         for (name0, name1), index in matches.items():
-            matches0 = np.full(len(points[name0]), -1, np.int32)
-            matches0[index[:, 0]] = index[:, 1]
-            group = file.create_group(pair_key(name0, name1))
-            group["matches0"] = matches0
-            group["matching_scores0"] = (matches0 >= 0).astype(np.float16)
+            _write_matches(file, name0, name1, len(points[name0]), index)
     return features_path, matches_path, write_pairs(sorted(matches), folder / "pairs.txt")
+
+
+@dataclass(frozen=True)
+class HlocQuery:
+    """A photo to locate in a model, with what was matched."""
+
+    name: str
+    camera: str  # "MODEL WIDTH HEIGHT PARAMS"
+    keypoints: Floats  # (N, 2) our pixels
+    observed: Mapping[str, npt.NDArray[np.int64]]  # photo of the model -> (K, 2): own keypoint, its keypoint
+
+
+def write_queries(queries: Sequence[HlocQuery], folder: str | Path) -> tuple[Path, Path, Path, Path]:
+    """Write query-features.h5, query-matches.h5, query-pairs.txt and queries.txt for hloc; gives their paths.
+
+    `hloc.localize_sfm.main(MODEL/sparse/0, queries.txt, query-pairs.txt, query-features.h5, query-matches.h5,
+    results)` locates them; keypoints of the model's photos are numbered as in the model.
+    """
+    folder = Path(folder)
+    require_space(folder, sum(12 * len(q.keypoints) * (1 + len(q.observed)) for q in queries) + (2 << 20))
+    features, matches = folder / "query-features.h5", folder / "query-matches.h5"
+    with atomic_write(features) as temporary, h5py.File(temporary, "w") as file:
+        for query in queries:
+            file.create_group(query.name)["keypoints"] = query.keypoints.astype(np.float32)
+    with atomic_write(matches) as temporary, h5py.File(temporary, "w") as file:
+        for query in queries:
+            for name, index in query.observed.items():
+                _write_matches(file, query.name, name, len(query.keypoints), index)
+    pairs = [(query.name, name) for query in queries for name in query.observed]
+    lines = "".join(f"{query.name} {query.camera}\n" for query in queries)
+    return (
+        features,
+        matches,
+        write_pairs(pairs, folder / "query-pairs.txt"),
+        write_text(folder / "queries.txt", lines),
+    )
+
+
+def _write_matches(file: Any, name0: str, name1: str, keypoints: int, index: npt.NDArray[np.int64]) -> None:
+    """One pair: for each of `keypoints` of photo 0 the keypoint of photo 1, from `index` (K, 2)."""
+    matches0 = np.full(keypoints, -1, np.int32)
+    matches0[index[:, 0]] = index[:, 1]
+    group = file.create_group(pair_key(name0, name1))
+    group["matches0"] = matches0
+    group["matching_scores0"] = (matches0 >= 0).astype(np.float16)
 
 
 def read_features(path: str | Path) -> dict[str, npt.NDArray[np.float32]]:

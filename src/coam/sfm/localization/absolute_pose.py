@@ -69,10 +69,12 @@ class Lifted:
     points2d: Floats  # (N, 2) our pixels of the query
     points3d: Floats  # (N, 3)
     source: Ints  # (N,) number of the model's photo
+    keypoint: Ints | None = None  # (N,) number of that photo's keypoint, where it is known
 
     def select(self, index: npt.NDArray[Any]) -> Lifted:
         """The matches at `index` (integers or a mask)."""
-        return Lifted(self.points2d[index], self.points3d[index], self.source[index])
+        keypoint = None if self.keypoint is None else self.keypoint[index]
+        return Lifted(self.points2d[index], self.points3d[index], self.source[index], keypoint)
 
 
 def solve_location(

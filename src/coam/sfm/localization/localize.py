@@ -15,6 +15,7 @@ from coam.errors import DataError, ImageError
 from coam.images.folder import list_photos
 from coam.sfm.cameras import camera_for_photo, camera_from_spec, camera_spec, given_camera
 from coam.sfm.colmap_model import registered_images
+from coam.sfm.interchange.hloc import HlocQuery, write_queries
 from coam.sfm.localization.absolute_pose import Floats, Lifted, LocalizeOptions, Location, solve_location
 from coam.sfm.matching.match_pairs import without_rematching
 from coam.sfm.matching.stamps import matcher_key
@@ -82,26 +83,32 @@ class Localizer:
 
     def lift(self, query: Any, names: Sequence[str]) -> Lifted:
         """2D-3D matches: the photos `names` are matched against the query, grid positions have 3D points."""
-        points2d, points3d, source = [np.zeros((0, 2))], [np.zeros((0, 3))], [np.zeros(0, np.int64)]
+        nothing = np.zeros(0, np.int64)
+        parts: list[tuple[Any, ...]] = [(np.zeros((0, 2)), np.zeros((0, 3)), nothing, nothing)]
         results = self.matcher.match_many([(self.root / name, query) for name in names])
         for name, matches in zip(names, results, strict=True):
-            found2d, found3d = lift_matches(matches, self.keypoints, self._number[name], self._lift[name])
-            points2d.append(found2d)
-            points3d.append(found3d)
-            source.append(np.full(len(found2d), self._number[name], np.int64))
-        return Lifted(np.concatenate(points2d), np.concatenate(points3d), np.concatenate(source))
+            number, known = self._number[name], self._lift[name]
+            points2d, keypoint = lift_matches(matches, self.keypoints, number, known)
+            source = np.full(len(keypoint), number, np.int64)
+            parts.append((points2d, known[keypoint], source, keypoint))
+        return Lifted(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def locate(
-        self, photo: Photo, camera: str | None = None, options: LocalizeOptions | None = None
+        self,
+        photo: Photo,
+        camera: str | None = None,
+        options: LocalizeOptions | None = None,
+        lifted: Lifted | None = None,
     ) -> Location:
-        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known.
+        """Locate one photo. camera: "MODEL WIDTH HEIGHT PARAMS" if known. lifted: its matches, if at hand.
 
         Else the cameras of the model whose photos have the same size are tried, and one of the photo's own:
         from EXIF, or with an estimated focal length. Its own must explain clearly more, because a free focal
         length always explains a little more, from a wrong place.
         """
         options = options or LocalizeOptions()
-        lifted = self.lift(photo.path, self.retrieve(photo.path, options.neighbours))
+        if lifted is None:
+            lifted = self.lift(photo.path, self.retrieve(photo.path, options.neighbours))
         best = None
         for intrinsics, source in self._cameras(photo, camera, options.max_shared_cameras):
             found = solve_location(
@@ -114,6 +121,15 @@ class Localizer:
         # Focal length and distance explain each other, so an estimated one is trusted less.
         trust = options.estimated_trust if best.intrinsics == "estimated" else 1.0
         return replace(best, confidence=round(best.confidence * trust, 4))
+
+    def observed(self, lifted: Lifted) -> dict[str, npt.NDArray[np.int64]]:
+        """photo of the model -> (K, 2): row of `lifted`, number of that photo's keypoint."""
+        assert lifted.keypoint is not None
+        rows = {int(number): np.flatnonzero(lifted.source == number) for number in np.unique(lifted.source)}
+        return {
+            self.keypoints.names[number]: np.stack([row, lifted.keypoint[row]], axis=1)
+            for number, row in rows.items()
+        }
 
     def _cameras(self, photo: Photo, camera: str | None, max_shared: int) -> list[tuple[Any, str]]:
         """The cameras to try, and where each is from."""
@@ -148,8 +164,9 @@ def _point_of_keypoint(model: Any, image: Any) -> Floats:
 
 def lift_matches(
     matches: Matches, keypoints: Keypoints, image: int, points_of_keypoints: Floats
-) -> tuple[Floats, Floats]:
-    """Query pixels (N, 2) and world points (N, 3) of matches with photo number `image` of the model first.
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Query pixels (N, 2) of matches with photo number `image` of the model first, and the numbers (N,) of
+    that photo's keypoints that they show; only keypoints that have a world point.
 
     A match belongs to the grid position, the 3D point to the refined keypoint beside it; the query point is
     moved by the same step through the local affine map of the pair.
@@ -157,7 +174,7 @@ def lift_matches(
     own = keypoints.of(image)
     ids = keypoints.ids[own]
     if len(ids) == 0 or len(matches) == 0:
-        return np.zeros((0, 2)), np.zeros((0, 3))
+        return np.zeros((0, 2)), np.zeros(0, np.int64)
     if matches.grid0 != keypoints.grids[image]:
         raise DataError(
             f"{keypoints.names[image]}: the model was made with another grid; use the same matcher settings"
@@ -167,7 +184,7 @@ def lift_matches(
     points0, points1 = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
     displacement = keypoints.positions[own][index] - points0
     moved = points1 + np.einsum("mij,mj->mi", local_affine(points0, points1), displacement)
-    return moved[known], points_of_keypoints[index[known]]
+    return moved[known], index[known]
 
 
 def localize(
@@ -177,9 +194,11 @@ def localize(
     cameras: Mapping[str, str] | None = None,
     photos: str | Path | None = None,
     options: LocalizeOptions | None = None,
+    hloc: str | Path | None = None,
 ) -> list[Location]:
     """Locate a photo or every photo of a folder. cameras: name (or "*") -> "MODEL WIDTH HEIGHT PARAMS".
 
+    hloc: a folder for the same matches as hloc's files (`interchange.hloc.write_queries`).
     A query that cannot be read, or not be located, gets a `Location` with a reason; the others go on.
     """
     queries = Path(queries)
@@ -189,12 +208,19 @@ def localize(
         raise DataError(f"{queries}: holds no photos; give a photo or a folder of photos")
     localizer = Localizer(model, matcher, photos)
     given = cameras or {}
-    locations = []
+    neighbours = (options or LocalizeOptions()).neighbours
+    locations, exported = [], []
     for file in files:
         name = file.relative_to(root).as_posix()
         try:
             photo = read_photo(file, name)
-            locations.append(localizer.locate(photo, given.get(name, given.get("*")), options))
+            lifted = localizer.lift(photo.path, localizer.retrieve(photo.path, neighbours))
+            locations.append(localizer.locate(photo, given.get(name, given.get("*")), options, lifted))
+            exported.append(
+                HlocQuery(name, locations[-1].camera, lifted.points2d, localizer.observed(lifted))
+            )
         except ImageError as error:
             locations.append(Location(name, None, 0, 0, 0.0, "", (), str(error)))
+    if hloc is not None:
+        write_queries(exported, hloc)
     return locations

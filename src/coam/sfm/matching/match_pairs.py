@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coam.progress import progress
 from coam.sfm.matching.pair_matches import matches_to_record
 from coam.sfm.matching.stamps import matcher_key, pair_stamps
 from coam.sfm.photos import PhotoFolder
@@ -109,36 +109,20 @@ def store_results(
 ) -> PairJournal:
     """Write results in portions as they come, the last one also after Ctrl-C; then merge those of `stamps`.
 
-    The progress bar begins with what an earlier run has finished.
+    Progress begins with what an earlier run has finished.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    left = TextColumn("{task.fields[left]}")
-    bar = Progress(TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left)
-    todo = len(journal.missing(stamps))
-    task = bar.add_task("", total=len(stamps), completed=len(stamps) - todo, left="")
+    before = len(stamps) - len(journal.missing(stamps))
     portion: dict[Pair, Record] = {}
-    began = saved_at = time.monotonic()
-    with bar if show_progress else nullcontext():
+    saved_at = time.monotonic()
+    with progress(label, len(stamps), before, show_progress, "pairs") as bar:
         try:
-            for done, (pair, record) in enumerate(results, 1):
+            for pair, record in results:
                 portion[pair] = record
                 if len(portion) >= SAVE_EVERY_PAIRS or time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
                     journal.append(portion)
                     portion, saved_at = {}, time.monotonic()
-                bar.update(task, advance=1, left=time_left(time.monotonic() - began, done, todo - done))
+                bar.advance()
         finally:
             journal.append(portion)
     journal.finish(stamps)
     return journal
-
-
-def time_left(seconds: float, done: int, left: int) -> str:
-    """Time left in words, from the mean speed of this run: `done` pairs in `seconds`."""
-    if left <= 0:
-        return ""
-    seconds *= left / done
-    if seconds < 90:
-        return f"about {max(1, round(seconds))} s left"
-    minutes = seconds / 60
-    return f"about {minutes:.0f} min left" if minutes < 90 else f"about {minutes / 60:.1f} h left"

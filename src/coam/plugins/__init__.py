@@ -1,0 +1,1 @@
+"""coam inside other programs: a module here is imported by users of that program only."""
