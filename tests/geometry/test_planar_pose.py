@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coam.geometry.correspondences import correspondences
 from coam.geometry.planar_pose import poses_of_plane, support
 from coam.geometry.pose import rotation_error, translation_error
 from coam.geometry.robust import RansacOptions, relative_pose
@@ -38,15 +39,15 @@ def test_one_of_the_plane_s_poses_is_the_true_one():
     errors = [max(rotation_error(r, ROTATION), translation_error(t, SHIFT)) for r, t in poses]
     assert 2 <= len(poses) <= 4
     assert min(errors) < 1e-3
-    points0, points1 = scene(300, 40, 0)
-    fits = [support(pose, points0, points1, CAMERA, CAMERA, 1.0).sum() for pose in poses]
+    data = correspondences(*scene(300, 40, 0), cameras=(CAMERA, CAMERA))
+    fits = [support(pose, data, 1.0).sum() for pose in poses]
     assert int(np.argmax(fits)) == int(np.argmin(errors))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_few_matches_off_the_plane_decide(seed):
     points0, points1 = scene(1500, 60, 100, seed)
-    pose = relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(), estimator="plane")
+    pose = relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(estimator="plane"))
     assert error_of(pose) < 1.5
     assert pose.inliers[:1560].mean() > 0.95
     assert pose.inliers[1560:].mean() < 0.1
@@ -54,7 +55,7 @@ def test_few_matches_off_the_plane_decide(seed):
 
 def test_a_scene_with_depth_keeps_opencv_s_pose():
     points0, points1 = scene(0, 800, 200)
-    plain = relative_pose(points0, points1, CAMERA, CAMERA, estimator="opencv")
+    plain = relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(estimator="opencv"))
     minding = relative_pose(points0, points1, CAMERA, CAMERA)
     np.testing.assert_array_equal(plain.rotation, minding.rotation)
     assert error_of(minding) < 0.5
@@ -62,4 +63,4 @@ def test_a_scene_with_depth_keeps_opencv_s_pose():
 
 def test_too_few_matches_give_none():
     points0, points1 = scene(3, 0, 0)
-    assert relative_pose(points0, points1, CAMERA, CAMERA, estimator="plane") is None
+    assert relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(estimator="plane")) is None
