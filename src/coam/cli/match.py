@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.geometry import KINDS, geometry_lines, geometry_request
 from coam.cli.options import AsJson, Device, check_choice
-from coam.cli.outputs import check_outputs, match_endings, printable, write_matches
+from coam.cli.outputs import OVERLAYS, check_outputs, match_endings, printable, write_matches
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
 if TYPE_CHECKING:
@@ -73,12 +74,49 @@ def match(
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Match large photos at full resolution, tile by tile.")
     ] = False,
+    geometry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(KINDS), help="Estimate this from the matches too: printed, saved, inliers drawn."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest distance of an inlier, in pixels.",
+            min=0.01,
+            show_default="3 for a homography, 1 otherwise",
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            help="Robust estimator: auto, opencv, poselib, superansac.",
+            show_default="auto: poselib, else opencv",
+        ),
+    ] = None,
+    camera0: Annotated[
+        str | None, typer.Option(help="Camera of A for a pose: FX,FY,CX,CY in pixels.")
+    ] = None,
+    camera1: Annotated[
+        str | None, typer.Option(help="Camera of B for a pose: FX,FY,CX,CY in pixels.")
+    ] = None,
+    focal: Annotated[
+        float | None,
+        typer.Option(help="Focal length of both cameras in pixels.", min=1.0, show_default="from EXIF"),
+    ] = None,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(help="A picture of B warped onto A by the homography; .gif flickers between them."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Match two photos; draw, save or print what corresponds."""
     check_choice("--preset", preset, tuple(PRESETS))
     check_choice("--looks", looks, CHOICES["looks"])
     outputs = check_outputs(output or [], [image0, image1], match_endings())
+    request = geometry_request(geometry, threshold, estimator, (camera0, camera1), focal, overlay)
+    overlays = check_outputs([overlay] if overlay else [], [image0, image1], OVERLAYS)
 
     from coam.images import load_image
 
@@ -88,6 +126,8 @@ def match(
         if min(width, height) < TINY:
             line = f"warning: {path}: only {width} x {height} pixels; matches in so small a photo mean little"
             typer.echo(printable(line), err=True)
+
+    cameras = request.camera_matrices((loaded0, loaded1), (image0, image1)) if request else []
 
     from coam.matcher import load_matcher
 
@@ -104,10 +144,13 @@ def match(
             matches = matcher.match_tiles(loaded0, loaded1, **most)
         else:
             matches = matcher.match(loaded0, loaded1)
-    write_matches(matches, outputs, (image0.name, image1.name))
+    found = request.fit(matches, cameras) if request else None
+    if request:
+        matches.meta["geometry"] = None if found is None else found.to_json()
+    write_matches(matches, outputs, (image0.name, image1.name), found, overlays)
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
-    summary = summarise(matches, image0, image1, outputs, str(matcher.device))
+    summary = summarise(matches, image0, image1, outputs + overlays, str(matcher.device))
     print_summary(summary, as_json)
 
 
@@ -149,7 +192,14 @@ def summarise(
         "trained": matches.meta.get("trained", True),
         "device": device,
         "outputs": [str(path) for path in outputs],
-    }
+    } | _geometry_summary(matches)
+
+
+def _geometry_summary(matches: Matches) -> dict[str, Any]:
+    if "geometry" not in matches.meta:
+        return {}
+    found = matches.meta["geometry"]
+    return {"geometry": found and {name: value for name, value in found.items() if name != "inliers"}}
 
 
 def print_summary(summary: dict[str, Any], as_json: bool) -> None:
@@ -177,5 +227,8 @@ def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     else:
         verdict = "the same place" if overlap >= SAME_PLACE else "probably not the same place"
         console.print(f"overlap {overlap:.2f}: {verdict}")
+    if "geometry" in summary:
+        for line in geometry_lines(summary["geometry"]):
+            console.print(Text(line))
     for path in summary["outputs"]:
         console.print(Text(printable(f"wrote {path}")))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError
+from coam.types import Size
 
 Array = npt.NDArray[np.float64]
 Cameras = tuple[Array, Array]  # the camera matrices (3, 3) of photo 0 and photo 1
@@ -84,6 +85,12 @@ def camera_matrix(intrinsics: npt.ArrayLike) -> Array:
     if not np.isfinite(matrix).all() or (focal <= 0).any() or not np.allclose(matrix[2], [0, 0, 1]):
         raise ConfigError("a camera matrix is [[fx, s, cx], [0, fy, cy], [0, 0, 1]] with fx, fy > 0")
     return matrix
+
+
+def centred_camera(focal: float, size: Size) -> Array:
+    """Camera matrix (3, 3) for a focal length in pixels, its principal point in the middle of the photo."""
+    width, height = size
+    return camera_matrix([[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]])
 
 
 def rays(points: npt.ArrayLike, intrinsics: Array) -> Array:

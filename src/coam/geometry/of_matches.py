@@ -15,7 +15,7 @@ from coam.geometry.ransacs import RansacKeywords, RansacOptions
 from coam.geometry.robust import (
     DEFAULT_OPTIONS,
     HOMOGRAPHY_OPTIONS,
-    POSE_OPTIONS,
+    MINDING_PLANES,
     estimate_essential,
     estimate_fundamental,
     estimate_homography,
@@ -37,7 +37,7 @@ def homography(matches: Matches, **options: Unpack[RansacKeywords]) -> Homograph
 
 def fundamental(matches: Matches, **options: Unpack[RansacKeywords]) -> FundamentalMatrix | None:
     """See `Matches.fundamental`."""
-    chosen = _options(DEFAULT_OPTIONS, options)
+    chosen = _options(MINDING_PLANES, options)
     return estimate_fundamental(matches.points0, matches.points1, chosen, matches.scores)
 
 
@@ -59,7 +59,7 @@ def pose(
     **options: Unpack[RansacKeywords],
 ) -> RelativePose | None:
     """See `Matches.pose`."""
-    cameras, chosen = (intrinsics0, intrinsics1), _options(POSE_OPTIONS, options)
+    cameras, chosen = (intrinsics0, intrinsics1), _options(MINDING_PLANES, options)
     return relative_pose(matches.points0, matches.points1, *cameras, chosen, matches.scores)
 
 

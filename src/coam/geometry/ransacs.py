@@ -33,7 +33,8 @@ class RansacOptions:
     max_iterations: int = 10_000
     seed: int = 0  # of the draws; SupeRANSAC takes none and differs a little from run to run
     estimator: Estimator = "opencv"
-    planes: bool = False  # of a pose: also try those that a dominant plane allows
+    # Also try the poses that a dominant plane allows; say where a fundamental matrix rests on a plane alone
+    planes: bool = False
     # Draw samples best first (PROSAC) where scores are given; None: where that was measured to do no harm
     prosac: bool | None = None
 

@@ -35,7 +35,7 @@ _RANSACS: dict[str, Ransac] = {"opencv": OpenCV(), "poselib": PoseLib(), "supera
 
 DEFAULT_OPTIONS = RansacOptions()
 HOMOGRAPHY_OPTIONS = RansacOptions(threshold=3.0)
-POSE_OPTIONS = RansacOptions(planes=True)
+MINDING_PLANES = RansacOptions(planes=True)
 
 PLANE_THRESHOLDS = 3.0  # a plane in the world is not as flat as a pose is exact
 # Matches that one model explains and another does not decide between them if they are at least so many, and
@@ -74,7 +74,12 @@ def estimate_fundamental(
         return None
     found = FundamentalMatrix(matrix=matrix, threshold=options.threshold, estimator=name)
     found = found.judged(points0, points1)
-    return found if found.inliers.sum() >= 8 else None
+    if found.inliers.sum() < 8:
+        return None
+    inner = data.select(found.explains(data.points0, data.points1))
+    if options.planes and _on_one_plane(inner, ransac, options):
+        return replace(found, degeneracy="plane")
+    return found
 
 
 def estimate_essential(
@@ -102,7 +107,7 @@ def relative_pose(
     points1: npt.ArrayLike,
     intrinsics0: npt.ArrayLike,
     intrinsics1: npt.ArrayLike,
-    options: RansacOptions = POSE_OPTIONS,
+    options: RansacOptions = MINDING_PLANES,
     scores: npt.ArrayLike | None = None,
 ) -> RelativePose | None:
     """Pose camera 0 -> camera 1 from matches and camera matrices (3, 3); the threshold is in pixels.
@@ -158,6 +163,16 @@ def _with_alternative(found: RelativePose, planar: list[Pose], data: Corresponde
         if far > SAME_POSE and not _decide(missed):
             return replace(found, degeneracy="plane", alternative=other)
     return found
+
+
+def _on_one_plane(inner: Correspondences, ransac: Ransac, options: RansacOptions) -> bool:
+    """Whether one homography explains the inliers of another model too."""
+    threshold = PLANE_THRESHOLDS * options.threshold
+    matrix = ransac.homography(inner, replace(options, threshold=threshold))
+    if matrix is None:
+        return False
+    plane = Homography(matrix=matrix, threshold=threshold, estimator=options.estimator)
+    return not _decide(~plane.explains(inner.points0, inner.points1))
 
 
 def _decide(missed: npt.NDArray[np.bool_]) -> bool:

@@ -70,6 +70,8 @@ class TwoViewModel(ABC):
             **self._values(),
             "threshold": self.threshold,
             "estimator": self.estimator,
+            "matches": len(self.inliers),
+            "inlier_count": int(self.inliers.sum()),
             "inliers": np.flatnonzero(self.inliers).tolist(),
             "remark": self.remark,
         }
