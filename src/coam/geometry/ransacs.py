@@ -33,7 +33,8 @@ class RansacOptions:
     max_iterations: int = 10_000
     seed: int = 0  # of the draws; SupeRANSAC takes none and differs a little from run to run
     estimator: Estimator = "opencv"
-    # Also try the poses that a dominant plane allows; say where a fundamental matrix rests on a plane alone
+    # Also try the poses that a dominant plane allows, and refine the best on all matches (which no estimator
+    # but PoseLib does); say where a fundamental matrix rests on one plane
     planes: bool = False
     # Draw samples best first (PROSAC) where scores are given; None: where that was measured to do no harm
     prosac: bool | None = None
@@ -158,7 +159,7 @@ class PoseLib:
 class SupeRansac:
     """SupeRANSAC (pysuperansac). It draws by the clock: no seed makes it repeat."""
 
-    prosac = True
+    prosac = False  # as with OpenCV, if less so
 
     def homography(self, data: Correspondences, options: RansacOptions) -> Array | None:
         return self._call("estimateHomography", data, options)

@@ -19,7 +19,13 @@ from coam.geometry.planar_pose import Pose, poses_of_plane, support, turn_betwee
 from coam.geometry.pose import rotation_error, translation_error
 from coam.geometry.pose_refinement import refine_pose
 from coam.geometry.ransacs import ESTIMATORS, Estimator, OpenCV, PoseLib, Ransac, RansacOptions, SupeRansac
-from coam.geometry.two_view_models import EssentialMatrix, FundamentalMatrix, Homography, RelativePose
+from coam.geometry.two_view_models import (
+    Degeneracy,
+    EssentialMatrix,
+    FundamentalMatrix,
+    Homography,
+    RelativePose,
+)
 
 __all__ = [
     "ESTIMATORS",
@@ -39,8 +45,8 @@ MINDING_PLANES = RansacOptions(planes=True)
 
 PLANE_THRESHOLDS = 3.0  # a plane in the world is not as flat as a pose is exact
 # Matches that one model explains and another does not decide between them if they are at least so many, and
-# this share of its inliers: fewer are wrong matches that fit by chance.
-FEWEST_DECIDING, DECIDING_SHARE = 8, 0.01
+# this share of its inliers: fewer are wrong matches that fit by chance. Of few inliers, a quarter decides.
+FEWEST_DECIDING, DECIDING_SHARE, MOST_NEEDED = 8, 0.01, 0.25
 SAME_POSE = 1.0  # degrees
 
 
@@ -118,20 +124,15 @@ def relative_pose(
     if data.distinct < 5:
         return None
     own = ransac.pose(data, options)
-    plane = ransac.homography(data, replace(options, threshold=PLANE_THRESHOLDS * options.threshold))
-    planar = [] if plane is None else list(poses_of_plane(plane, *data.known_cameras))
-    candidates = [] if own is None else [own]
+    candidates, planar = [] if own is None else [own], []
     if options.planes or options.estimator == "plane":
+        planar = _planar_poses(data, ransac, options)
         candidates += planar
-    if not candidates and plane is not None:  # a camera that only turns: any direction of motion is as good
-        on_plane = Homography(matrix=plane, threshold=options.threshold, estimator=name)
-        turned = data.select(on_plane.explains(data.points0, data.points1))
-        candidates = [(turn_between(turned), np.array([0.0, 0.0, 1.0]))]
     if not candidates:
         return None
     best = max(candidates, key=lambda pose: support(pose, data, options.threshold).sum())
-    if best is not own:
-        best = refine_pose(best, data, 2 * options.threshold)
+    if planar:
+        best = refine_pose(best, data, options.threshold)
     camera0, camera1 = data.known_cameras
     found = RelativePose(
         rotation=best[0],
@@ -141,28 +142,49 @@ def relative_pose(
         threshold=options.threshold,
         estimator=name,
     ).judged(points0, points1)
-    return _with_alternative(found, planar, data) if found.inliers.sum() >= 5 else None
+    if found.inliers.sum() < 5:
+        return None
+    if not planar:
+        return found
+    degeneracy, other = _what_else(found, planar, data)
+    found = replace(found, degeneracy=degeneracy)
+    if other is None:
+        return found
+    second = replace(found, rotation=other[0], translation=other[1]).judged(points0, points1)
+    return replace(found, alternative=second)
 
 
-def _with_alternative(found: RelativePose, planar: list[Pose], data: Correspondences) -> RelativePose:
-    """The pose, and what else explains its inliers: a mere turn of the camera, or the plane's other pose."""
+def _planar_poses(data: Correspondences, ransac: Ransac, options: RansacOptions) -> list[Pose]:
+    """The poses that the dominant plane allows; a mere turn where the camera did nothing else."""
+    plane = ransac.homography(data, replace(options, threshold=PLANE_THRESHOLDS * options.threshold))
+    if plane is None:
+        return []
+    poses = list(poses_of_plane(plane, *data.known_cameras))
+    if poses:
+        return poses
+    on_plane = Homography(matrix=plane, threshold=options.threshold, estimator=options.estimator)
+    turned = data.select(on_plane.explains(data.points0, data.points1))
+    return [(turn_between(turned), np.array([0.0, 0.0, 1.0]))]  # any direction of motion is as good
+
+
+def _what_else(
+    found: RelativePose, planar: list[Pose], data: Correspondences
+) -> tuple[Degeneracy, Pose | None]:
+    """What explains the inliers of a pose as well: a mere turn of the camera, or the plane's other pose."""
     inner = data.select(found.explains(data.points0, data.points1))
     camera0, camera1 = data.known_cameras
     turned = apply_homography(camera1 @ turn_between(inner) @ np.linalg.inv(camera0), inner.points0)
     missed = np.linalg.norm(turned - inner.points1, axis=1) > PLANE_THRESHOLDS * found.threshold
     if not _decide(missed):
-        return replace(found, degeneracy="rotation")
+        return "rotation", None
     for pose in planar:
-        rotation, translation = refine_pose(pose, inner, 2 * found.threshold)
-        far = max(
-            rotation_error(rotation, found.rotation),
-            translation_error(translation, found.translation, signed=True),
-        )
-        other = replace(found, rotation=rotation, translation=translation)
-        missed = other.residuals_of(inner.points0, inner.points1) > 2 * found.threshold
-        if far > SAME_POSE and not _decide(missed):
-            return replace(found, degeneracy="plane", alternative=other)
-    return found
+        rotation, translation = other = refine_pose(pose, inner, 2 * found.threshold)
+        turn = rotation_error(rotation, found.rotation)
+        shift = translation_error(translation, found.translation, signed=True)
+        missed = support(other, inner, found.threshold) == 0
+        if max(turn, shift) > SAME_POSE and not _decide(missed):
+            return "plane", other
+    return "", None
 
 
 def _on_one_plane(inner: Correspondences, ransac: Ransac, options: RansacOptions) -> bool:
@@ -177,7 +199,8 @@ def _on_one_plane(inner: Correspondences, ransac: Ransac, options: RansacOptions
 
 def _decide(missed: npt.NDArray[np.bool_]) -> bool:
     """Whether so many of a model's inliers (N,) are missed by another that the other is wrong."""
-    return bool(missed.sum() >= max(FEWEST_DECIDING, DECIDING_SHARE * len(missed)))
+    count = len(missed)
+    return bool(missed.sum() >= max(min(FEWEST_DECIDING, MOST_NEEDED * count), DECIDING_SHARE * count))
 
 
 def _prepare(
