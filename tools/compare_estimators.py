@@ -26,7 +26,7 @@ import numpy.typing as npt
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
 from coam.evaluation.benchmarks.posed_pairs import load_posed_pairs
 from coam.evaluation.metrics.bootstrap import bootstrap, compare_paired
-from coam.evaluation.metrics.figures import error_auc
+from coam.evaluation.metrics.measures import error_auc
 from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.predictions import PredictionStore
 from coam.geometry.homography import corner_error
