@@ -100,14 +100,14 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
 
 
 def test_types_and_tensors_reach_up_in_two_places_only() -> None:
-    """`Matches` saves and draws itself; `tensors` alone asks whether a device runs fused kernels."""
+    """`Matches` saves, draws and explains itself; `tensors` alone asks about fused kernels."""
     reached = {
         path.stem: {room_of(name) for name in names_used(path)} - LOOSE
         for path in PACKAGE.glob("*.py")
         if path.stem in LOOSE
     }
     assert reached == {
-        "types": {"store", "viz"},
+        "types": {"geometry", "store", "viz"},
         "errors": set(),
         "tensors": {"kernels"},
         "caches": set(),

@@ -16,8 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import cv2
     from PIL import Image
+
+    from coam.geometry.ransacs import RansacKeywords
+    from coam.geometry.two_view_models import (
+        EssentialMatrix,
+        FundamentalMatrix,
+        Homography,
+        RelativePose,
+        TwoViewModel,
+    )
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -144,6 +155,46 @@ class Matches:
         matches = [cv2.DMatch(i, i, 1.0 - score) for i, score in enumerate(scores)]
         return keypoints0, keypoints1, matches
 
+    def homography(self, **options: Unpack[RansacKeywords]) -> Homography | None:
+        """Homography photo 0 -> photo 1 that most matches obey; None where they determine none.
+
+        Options of this and the next three: `threshold` (pixels, 3; 1 in the others), `estimator` ("auto":
+        PoseLib where it is installed, else OpenCV), `confidence`, `max_iterations`, `seed`.
+        """
+        from coam.geometry.of_matches import homography
+
+        return homography(self, **options)
+
+    def fundamental(self, **options: Unpack[RansacKeywords]) -> FundamentalMatrix | None:
+        """Fundamental matrix (x1^T F x0 = 0) of the two photos; options as in `homography`."""
+        from coam.geometry.of_matches import fundamental
+
+        return fundamental(self, **options)
+
+    def essential(
+        self, intrinsics0: npt.ArrayLike, intrinsics1: npt.ArrayLike, **options: Unpack[RansacKeywords]
+    ) -> EssentialMatrix | None:
+        """Essential matrix for two camera matrices (3, 3) in pixels; options as in `homography`."""
+        from coam.geometry.of_matches import essential
+
+        return essential(self, intrinsics0, intrinsics1, **options)
+
+    def pose(
+        self, intrinsics0: npt.ArrayLike, intrinsics1: npt.ArrayLike, **options: Unpack[RansacKeywords]
+    ) -> RelativePose | None:
+        """Pose camera 0 -> camera 1 (X1 = R X0 + t, t of length 1) for two camera matrices (3, 3) in pixels.
+
+        Where the matches show one plane only there are two: the other is its `alternative`, and `remark` says
+        so. Options as in `homography`.
+        """
+        from coam.geometry.of_matches import pose
+
+        return pose(self, intrinsics0, intrinsics1, **options)
+
+    def inliers(self, model: TwoViewModel) -> Matches:
+        """The matches that a homography, a fundamental or essential matrix or a pose explains."""
+        return self.select(model.explains(self.points0, self.points1))
+
     def save(self, path: str | Path) -> Path:
         """Write .npz, .h5 or .json, by the ending of `path`."""
         from coam.store.matches import save_matches
@@ -160,7 +211,8 @@ class Matches:
     def draw(self, **options: Any) -> Image.Image:
         """The two photos side by side with match lines; options as in `coam.viz.draw_matches`.
 
-        Matches that were loaded open the photo files they came from, where these are still there.
+        `inliers=` a model or a mask (N,) shows which matches are explained. Matches that were loaded open the
+        photo files they came from, where these are still there.
         """
         from coam.viz import draw_matches
 

@@ -2,10 +2,13 @@ import numpy as np
 import pytest
 
 from coam.geometry.epipolar import (
+    cheirality,
     epipolar_distances,
+    epipolar_lines,
     essential_from_pose,
     fundamental_from_pose,
     sampson_distance,
+    sampson_residual,
     symmetric_epipolar_distance,
 )
 from coam.geometry.pose import relative_pose_matrix, rotation_angle, rotation_error, translation_error
@@ -34,6 +37,43 @@ def test_symmetric_distance_is_the_larger_one_and_sampson_the_first_order_one() 
     assert symmetric_epipolar_distance([[10, 20]], [[300, 23]], fundamental)[0] == pytest.approx(3)
     # Both points move 1.5 px towards each other: the smallest joint correction is 3 / sqrt(2).
     assert sampson_distance([[10, 20]], [[300, 23]], fundamental)[0] == pytest.approx(3 / np.sqrt(2))
+
+
+def test_sampson_distance_weighs_both_photos() -> None:
+    """Photo 1 is twice as large: rows y1 = 2 y0. A miss of 3 is 1.5 in photo 0, 3 / sqrt(5) in both."""
+    pose = np.eye(4)
+    pose[0, 3] = 1.0
+    fundamental = fundamental_from_pose(np.diag([500.0, 500, 1]), np.diag([1000.0, 1000, 1]), pose)
+    distance0, distance1 = epipolar_distances([[10, 20]], [[300, 43]], fundamental)
+    assert (distance0[0], distance1[0]) == (pytest.approx(1.5), pytest.approx(3))
+    assert sampson_distance([[10, 20]], [[300, 43]], fundamental)[0] == pytest.approx(3 / np.sqrt(5))
+    signed = sampson_residual([[10, 20], [10, 20]], [[300, 43], [300, 37]], fundamental)
+    assert signed[0] == pytest.approx(-signed[1])
+
+
+def test_epipolar_lines_of_side_by_side_cameras_are_rows() -> None:
+    lines = epipolar_lines(sideways_stereo(), [[10, 20], [300, -7]])
+    np.testing.assert_allclose(np.abs(lines), [[0, 1, 20], [0, 1, 7]], atol=1e-9)
+    np.testing.assert_allclose(lines @ [123.0, 0, 1] + lines[:, 1] * [20, -7], 0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("depth", "shift", "both"), [(3, -1, True), (3, -5, False), (-2, 5, False), (-3, 1, False)]
+)
+def test_cheirality_asks_for_both_cameras(depth: float, shift: float, both: bool) -> None:
+    """A point at `depth` before camera 0 is at depth + shift before camera 1."""
+    point0 = np.array([[0.5, -0.2, depth]])
+    point1 = point0 + np.array([0, 0, shift])
+    rays0, rays1 = point0 / depth, point1 / point1[:, 2:]
+    assert cheirality(rays0, rays1, np.eye(3), np.array([0.0, 0, shift]), 0.0).tolist() == [both]
+
+
+def test_nearly_parallel_rays_are_before_both_cameras() -> None:
+    rays0, rays1 = np.array([[0.0, 0, 1]]), np.array([[1e-4, 0, 1.0]])
+    away = np.array([-1.0, 0, 0])
+    sides = [cheirality(rays0, rays1, np.eye(3), t, 1e-5)[0] for t in (away, -away)]
+    assert sorted(sides) == [False, True]
+    assert all(cheirality(rays0, rays1, np.eye(3), t, 1e-3)[0] for t in (away, -away))
 
 
 def test_projections_of_one_point_lie_on_their_epipolar_lines() -> None:

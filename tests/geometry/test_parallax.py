@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, depth_under
 from coam.geometry.parallax import off_plane
 
 FOCAL, SIZE = 800.0, 1000.0
@@ -53,3 +53,22 @@ def test_nothing_is_found_where_all_is_one_plane():
 def test_few_points_are_not_enough():
     points0, points1, homography, _ = scene(800, 14, 0)
     assert len(off_plane(points0, points1, homography, **OPTIONS)) == 0
+
+
+def test_what_lies_beyond_the_horizon_of_the_plane_is_left_out():
+    """A ground plane below a camera that moves backwards: where it would be behind, nothing is claimed."""
+    generator = np.random.default_rng(3)
+    camera = np.array([[FOCAL, 0, SIZE / 2], [0, FOCAL, SIZE / 2], [0, 0, 1.0]])
+    shift = np.array([-0.4, 0.1, 4.0])
+    homography = camera @ (np.eye(3) + np.outer(shift, [0, 1.0, 0])) @ np.linalg.inv(camera)
+    low = generator.uniform([100, 600], [900, 950], (60, 2))
+    high = generator.uniform([100, 20], [900, 250], (60, 2))
+    points0 = np.concatenate([low, high])
+    rays = np.column_stack([points0, np.ones(120)]) @ np.linalg.inv(camera).T
+    depth = np.concatenate(
+        [0.5 / rays[:60, 1], generator.uniform(2, 4, 60)]
+    )  # low: half as far as the ground
+    seen = rays * depth[:, None] + shift
+    points1 = (seen @ camera.T)[:, :2] / seen[:, 2:]
+    assert ((depth_under(homography, points0) > 0) == np.repeat([True, False], 60)).all()
+    assert off_plane(points0, points1, homography, **OPTIONS).tolist() == list(range(60))

@@ -19,7 +19,7 @@ from coam.matcher.rematch import (
     views_of_alignment,
     with_parallax,
 )
-from coam.matcher.views import View, ViewPair, render_view
+from coam.matcher.views import View, ViewPair, common_part, render_view
 from coam.types import Grid, Matches
 
 OPTIONS = RematchOptions()
@@ -95,6 +95,21 @@ def test_an_aligned_look_cuts_both_photos_to_their_common_part() -> None:
     assert np.abs(corner0 - [200 - 8, 100 - 6]).max() < 12  # the common part is known to a grid of 64 x 64
     corner1 = apply_homography(look.view1.photo_from_view, [[0.0, 0.0]])[0]
     np.testing.assert_allclose(corner1, 4 * corner0 - [800, 400], atol=0.5)
+
+
+def test_the_common_part_ends_at_the_horizon() -> None:
+    """Beyond column 320 the plane is behind camera 1, though the homography maps much of it into photo 1.
+
+    With w = 1 - x / 320: x1 = 100 + 50 / w, y1 = 240 + (y - 240) / 2 / w.
+    """
+    row = np.array([-1 / 320, 0, 1.0])
+    horizon = np.stack([100 * row + [0, 0, 50], 240 * row + [0, 0.5, -120], row])
+    behind = apply_homography(horizon, [[600.0, 240.0]])[0]
+    np.testing.assert_allclose(behind, [100 - 50 / 0.875, 240])
+    box = common_part(horizon, (640, 480), (640, 480), OPTIONS.views)
+    assert box is not None
+    assert box[0] == 0.0
+    assert 280 < box[2] < 320 + 0.05 * 320
 
 
 def test_both_views_of_an_aligned_look_show_the_same() -> None:

@@ -64,7 +64,12 @@ def shared_options(max_matches: int | None) -> list[Option]:
             "A setting of our matcher, KEY=VALUE (grid=256, refinement=paper); repeatable.",
             ("--set",),
         ),
-        Option("estimator", str, "opencv", "Robust estimator: opencv (USAC_MAGSAC), poselib, plane."),
+        Option(
+            "estimator",
+            str,
+            "opencv",
+            "Robust estimator: opencv (USAC_MAGSAC), poselib, superansac, plane, auto.",
+        ),
         Option("threshold", float | None, None, "Inlier threshold of the estimator in pixels.", min=0.01),
         Option(
             "allow_untrained",
@@ -243,7 +248,7 @@ def _parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 def _settings(benchmark: Benchmark, values: dict[str, Any]) -> dict[str, Any]:
     """What the command line says about the scoring."""
-    from coam.geometry.robust import ESTIMATORS
+    from coam.geometry.ransacs import ESTIMATORS
 
     check_choice("--estimator", values.get("estimator"), ESTIMATORS)
     return {name: values[name] for name in benchmark.settings if values.get(name) is not None}

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coam.cli import match_many
+from coam.cli.geometry import KINDS, geometry_lines, geometry_request
 from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
-from coam.cli.outputs import check_outputs, match_endings, printable, write_matches
+from coam.cli.outputs import OVERLAYS, check_outputs, match_endings, printable, write_matches
 from coam.errors import ConfigError
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
@@ -106,6 +107,41 @@ def match(
         ),
     ] = None,
     allow_untrained: AllowUntrained = False,
+    geometry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(KINDS), help="Estimate this from the matches too: printed, saved, inliers drawn."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest distance of an inlier, in pixels.",
+            min=0.01,
+            show_default="3 for a homography, 1 otherwise",
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            help="Robust estimator: auto, opencv, poselib, superansac.",
+            show_default="auto: poselib, else opencv",
+        ),
+    ] = None,
+    camera0: Annotated[
+        str | None, typer.Option(help="Camera of A for a pose: FX,FY,CX,CY in pixels.")
+    ] = None,
+    camera1: Annotated[
+        str | None, typer.Option(help="Camera of B for a pose: FX,FY,CX,CY in pixels.")
+    ] = None,
+    focal: Annotated[
+        float | None,
+        typer.Option(help="Focal length of both cameras in pixels.", min=1.0, show_default="from EXIF"),
+    ] = None,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(help="A picture of B warped onto A by the homography; .gif flickers between them."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Match two photos, or many pairs of them; draw, save or print what corresponds.
@@ -118,15 +154,20 @@ def match(
 
     least = (SAME_PLACE if strict else None) if min_overlap is None else min_overlap
     many = match_many.is_many(pairs, image0, image1)
+    request = geometry_request(geometry, threshold, estimator, (camera0, camera1), focal, overlay)
     if many:
+        if request:
+            raise ConfigError("--geometry and --overlay are for one pair; give two photos, A and B")
         folder, endings = match_many.check_folder_output(output or [], also or [])
         wanted = match_many.wanted_pairs(pairs, image0, image1, folder, frames)
     else:
         if image0 is None or image1 is None:
             raise ConfigError("give two photos, A and B, or --pairs FILE")
         outputs = check_outputs(output or [], [image0, image1], match_endings())
+        overlays = check_outputs([overlay] if overlay else [], [image0, image1], OVERLAYS)
         # Both are read before torch and the model are loaded: what is wrong with them is known at once.
         loaded0, loaded1 = read_both(image0, image1)
+        cameras = request.camera_matrices((loaded0, loaded1), (image0, image1)) if request else []
     require_trained(model, allow_untrained)
     from coam.matcher import load_matcher
 
@@ -147,10 +188,13 @@ def match(
         matches = matcher.match_tiles(loaded0, loaded1, **tiled) if tiles else matcher.match(loaded0, loaded1)
     if least is not None and math.isnan(matches.overlap):
         raise ConfigError("--strict needs an overlap, and none is calibrated for this model and preset")
-    write_matches(matches, outputs, (image0.name, image1.name))
+    found = request.fit(matches, cameras) if request else None
+    if request:
+        matches.meta["geometry"] = None if found is None else found.to_json()
+    write_matches(matches, outputs, (image0.name, image1.name), found, overlays)
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
-    summary = summarise(matches, image0, image1, outputs, str(matcher.device))
+    summary = summarise(matches, image0, image1, outputs + overlays, str(matcher.device))
     print_summary(summary, as_json)
     if least is not None and matches.overlap < least:
         typer.echo(f"overlap {matches.overlap:.2f} is below {least:g}", err=True)
@@ -207,7 +251,14 @@ def summarise(
         "trained": matches.meta.get("trained", True),
         "device": device,
         "outputs": [str(path) for path in outputs],
-    }
+    } | _geometry_summary(matches)
+
+
+def _geometry_summary(matches: Matches) -> dict[str, Any]:
+    if "geometry" not in matches.meta:
+        return {}
+    found = matches.meta["geometry"]
+    return {"geometry": found and {name: value for name, value in found.items() if name != "inliers"}}
 
 
 def print_summary(summary: dict[str, Any], as_json: bool) -> None:
@@ -235,5 +286,8 @@ def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     else:
         verdict = "the same place" if overlap >= SAME_PLACE else "probably not the same place"
         console.print(f"overlap {overlap:.2f}: {verdict}")
+    if "geometry" in summary:
+        for line in geometry_lines(summary["geometry"]):
+            console.print(Text(line))
     for path in summary["outputs"]:
         console.print(Text(printable(f"wrote {path}")))

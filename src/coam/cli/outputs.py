@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from coam.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from coam.geometry.two_view_models import TwoViewModel
     from coam.types import Matches
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 PAGES = (".html",)
+OVERLAYS = (*PICTURES, ".gif")
 
 
 def match_endings() -> tuple[str, ...]:
@@ -52,20 +54,45 @@ def _is_same_file(first: Path, second: Path) -> bool:
         return False
 
 
-def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str]) -> None:
-    """Write a picture, a page or the matches themselves, by ending: all or none. `names`: of the photos."""
+def write_matches(
+    matches: Matches,
+    outputs: list[Path],
+    names: tuple[str, str],
+    model: TwoViewModel | None = None,
+    overlays: Sequence[Path] = (),
+) -> None:
+    """Write a picture, a page or the matches themselves, by ending: all or none.
+
+    names: of the photos; model: pictures show its inliers; overlays: pictures of photo 1 warped onto photo 0
+    by the model, which then is a homography.
+    """
     from coam.store.atomic import atomic_write
     from coam.store.matches import save_matches
 
     with ExitStack() as stack:
-        temporaries = [stack.enter_context(atomic_write(output)) for output in outputs]
-        for output, temporary in zip(outputs, temporaries, strict=True):
+        temporaries = [stack.enter_context(atomic_write(output)) for output in (*outputs, *overlays)]
+        for overlay, temporary in zip(overlays, temporaries[len(outputs) :], strict=True):
+            _draw_overlay(matches, model, temporary, overlay.suffix.lower())
+        for output, temporary in zip(outputs, temporaries, strict=False):
             ending = output.suffix.lower()
             if ending in PICTURES:
-                matches.draw().save(temporary)
+                matches.draw(inliers=model).save(temporary)
             elif ending in PAGES:
                 from coam.viz import match_page
 
                 temporary.write_text(match_page(matches, names=names), encoding="utf-8")
             else:
                 save_matches(matches, temporary)
+
+
+def _draw_overlay(matches: Matches, model: TwoViewModel | None, path: Path, ending: str) -> None:
+    from coam.geometry.two_view_models import Homography
+    from coam.viz import align, draw_aligned, flicker_animation
+
+    if not isinstance(model, Homography):
+        raise DataError("no overlay can be drawn: the matches determine no homography")
+    pair = align(matches, homography=model)
+    if ending == ".gif":
+        path.write_bytes(flicker_animation(pair))
+    else:
+        draw_aligned(pair).save(path)

@@ -45,15 +45,27 @@ def fundamental_from_pose(
     )
 
 
+def _homogeneous(points: npt.ArrayLike) -> Array:
+    xy = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    return np.concatenate([xy, np.ones((len(xy), 1))], axis=1)
+
+
+def epipolar_lines(fundamental: npt.ArrayLike, points0: npt.ArrayLike) -> Array:
+    """Lines (N, 3) in image 1 of points (N, 2) of image 0: a x + b y + c = 0 with a^2 + b^2 = 1.
+
+    The epipole itself has no line: nan. For lines in image 0, give F^T and points of image 1.
+    """
+    lines = _homogeneous(points0) @ np.asarray(fundamental, dtype=np.float64).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(lines / np.linalg.norm(lines[:, :2], axis=1, keepdims=True))
+
+
 def _lines_and_residual(
     points0: npt.ArrayLike, points1: npt.ArrayLike, fundamental: npt.ArrayLike
 ) -> tuple[Array, Array, Array]:
     """Squared normals of the epipolar lines in image 1 and image 0, and x1^T F x0; each (N,)."""
     matrix = np.asarray(fundamental, dtype=np.float64)
-    ones0, ones1 = (
-        np.concatenate([xy, np.ones((len(xy), 1))], axis=1)
-        for xy in (np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in (points0, points1))
-    )
+    ones0, ones1 = _homogeneous(points0), _homogeneous(points1)
     lines1, lines0 = ones0 @ matrix.T, ones1 @ matrix
     residual = np.einsum("ni,ni->n", ones1, lines1)
     return (lines1[:, :2] ** 2).sum(1), (lines0[:, :2] ** 2).sum(1), residual
@@ -75,10 +87,15 @@ def symmetric_epipolar_distance(
     return np.asarray(np.maximum(*epipolar_distances(points0, points1, fundamental)))
 
 
+def sampson_residual(points0: npt.ArrayLike, points1: npt.ArrayLike, fundamental: npt.ArrayLike) -> Array:
+    """Sampson distance in pixels (N,) with the sign of x1^T F x0, so that it is smooth where it is zero."""
+    normal1, normal0, residual = _lines_and_residual(points0, points1, fundamental)
+    return np.asarray(residual / np.sqrt(normal0 + normal1 + np.finfo(np.float64).tiny))
+
+
 def sampson_distance(points0: npt.ArrayLike, points1: npt.ArrayLike, fundamental: npt.ArrayLike) -> Array:
     """Sampson distance in pixels (N,): first-order distance to the nearest pair that obeys F exactly."""
-    normal1, normal0, residual = _lines_and_residual(points0, points1, fundamental)
-    return np.asarray(np.abs(residual) / np.sqrt(normal0 + normal1 + np.finfo(np.float64).tiny))
+    return np.abs(sampson_residual(points0, points1, fundamental))
 
 
 def cheirality(

@@ -2,7 +2,7 @@
 
 Two cameras that see one plane can stand in two ways, and a robust estimator that has found one of them with
 nearly all matches stops looking. The homography of the plane gives all candidates; the few matches off the
-plane tell which is right.
+plane tell which is right. Where there are none, both are.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from coam.geometry.epipolar import fundamental_from_pose, sampson_distance
+from coam.geometry.correspondences import Array, Correspondences
+from coam.geometry.epipolar import (
+    cheirality,
+    essential_from_pose,
+    fundamental_from_essential,
+    sampson_distance,
+)
 
-Array = npt.NDArray[np.float64]
 Pose = tuple[Array, Array]  # rotation (3, 3), translation (3,) of unit length
 
 LENIENT = 2.0  # thresholds: the homography of a plane is not as exact as a pose of its own
@@ -32,32 +36,18 @@ def poses_of_plane(homography: Array, intrinsics0: Array, intrinsics1: Array) ->
             yield np.asarray(rotation, np.float64), np.asarray(translation, np.float64).reshape(3) / length
 
 
-def support(
-    pose: Pose, points0: Array, points1: Array, intrinsics0: Array, intrinsics1: Array, threshold: float
-) -> Array:
-    """How well each match (N, 2) fits a pose, in [0, 1]: 0 beyond the lenient threshold (pixels), or behind a
-    camera."""
-    fundamental = fundamental_from_pose(intrinsics0, intrinsics1, _matrix(pose))
-    distance = sampson_distance(points0, points1, fundamental) / (LENIENT * threshold)
+def support(pose: Pose, data: Correspondences, threshold: float) -> Array:
+    """How well each match fits a pose, in [0, 1] (N,): 0 beyond the lenient threshold (pixels), or where its
+    rays do not meet before both cameras."""
+    fundamental = fundamental_from_essential(essential_from_pose(*pose), *data.known_cameras)
+    distance = sampson_distance(data.points0, data.points1, fundamental) / (LENIENT * threshold)
     fit = np.maximum(0.0, 1.0 - distance**2)
-    return np.where(_in_front(pose, points0, points1, intrinsics0, intrinsics1), fit, 0.0)
+    return np.where(cheirality(*data.rays(), *pose, 0.0), fit, 0.0)
 
 
-def _matrix(pose: Pose) -> Array:
-    matrix = np.eye(4)
-    matrix[:3, :3], matrix[:3, 3] = pose
-    return matrix
-
-
-def _in_front(
-    pose: Pose, points0: Array, points1: Array, intrinsics0: Array, intrinsics1: Array
-) -> npt.NDArray[np.bool_]:
-    """Which matches (N,) are triangulated before both cameras."""
-    import cv2
-
-    first = intrinsics0 @ np.eye(3, 4)
-    second = intrinsics1 @ _matrix(pose)[:3]
-    points = cv2.triangulatePoints(first, second, points0.T.copy(), points1.T.copy())
-    depth0 = points[2] * np.sign(points[3])
-    depth1 = (_matrix(pose)[2] @ points) * np.sign(points[3])
-    return np.asarray((depth0 > 0) & (depth1 > 0))
+def turn_between(data: Correspondences) -> Array:
+    """The rotation (3, 3) that best maps the rays of camera 0 to those of camera 1 (Kabsch)."""
+    first, second = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in data.rays())
+    left, _, right = np.linalg.svd(second.T @ first)
+    sign = np.diag([1.0, 1.0, np.linalg.det(left @ right)])
+    return np.asarray(left @ sign @ right)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from coam.errors import ConfigError
+from coam.geometry.two_view_models import TwoViewModel
 from coam.types import FloatArray, IntArray, Matches, Size, matches_in_words
 from coam.viz.canvas import (
     Layout,
@@ -49,6 +50,7 @@ def draw_matches(
     max_lines: int = 200,
     colour: Colour | None = None,
     correct: npt.NDArray[np.bool_] | None = None,
+    inliers: TwoViewModel | npt.NDArray[np.bool_] | None = None,
     layout: Layout = "auto",
     width: int = 1600,
     caption: bool = True,
@@ -62,12 +64,19 @@ def draw_matches(
     max_lines: with more matches than this, an evenly spread subset gets lines; every match has its dots.
     colour: "score" or "correct", which needs a mask `correct` (N,) and is the default with it. The default is
         "score", and plain grey with thin lines where the photos probably do not show the same place.
+    inliers: instead of `correct`, a model of `Matches.homography`, `.pose` ... or a mask (N,): which matches
+        it explains.
     width: width of the canvas in pixels (height at most 0.8 of it); photos are scaled to fit.
     caption: a strip below with the number of matches and the legend.
     """
     if style not in ("side", "overlay", "flow"):
         raise ConfigError(f"style {style!r} does not exist; choose side, overlay or flow")
     photo0, photo1 = photos_of(matches, images)
+    words = ("correct", "wrong")
+    if inliers is not None:
+        if correct is not None:
+            raise ConfigError("give correct= or inliers=, not both")
+        correct, words = _inlier_mask(matches, inliers), ("inliers", "outliers")
     mask = _correct_mask(matches, colour, correct)
     doubtful = matches.is_doubtful and colour is None and mask is None
     if style == "overlay":
@@ -80,7 +89,7 @@ def draw_matches(
         shown0, shown1 = resize(photo0, place.shown0), resize(photo1, place.shown1)
         canvas = paste_pair(place, faded(shown0, **fade), faded(shown1, **fade))
     at0, at1 = place.place(0, matches.points0), place.place(1, matches.points1)
-    colours, swatches = _colours(matches, mask, doubtful)
+    colours, swatches = _colours(matches, mask, doubtful, words)
     if style == "flow":
         colours, swatches = flow_colours(matches.points0), (_FLOW_LEGEND,)
     # Worst first, so that the best lie on top; with a mask the wrong ones do, so that none is hidden.
@@ -134,6 +143,12 @@ def dot_radius(count: int, width: int = 1600) -> float:
     return float(np.clip(5.0 * (30 / max(count, 30)) ** 0.22, 1.8, 5.0) * max(width / 1600, 0.5))
 
 
+def _inlier_mask(matches: Matches, inliers: TwoViewModel | npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    if isinstance(inliers, TwoViewModel):
+        return inliers.explains(matches.points0, matches.points1)
+    return np.asarray(inliers)
+
+
 def _correct_mask(
     matches: Matches, colour: Colour | None, correct: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.bool_] | None:
@@ -146,20 +161,20 @@ def _correct_mask(
     mask = np.asarray(correct, dtype=bool)
     if mask.shape != (len(matches),):
         raise ConfigError(
-            f"correct has shape {mask.shape}; give one value for each of the {len(matches)} matches"
+            f"the mask has shape {mask.shape}; give one value for each of the {len(matches)} matches"
         )
     return mask
 
 
 def _colours(
-    matches: Matches, mask: npt.NDArray[np.bool_] | None, doubtful: bool
+    matches: Matches, mask: npt.NDArray[np.bool_] | None, doubtful: bool, words: tuple[str, str]
 ) -> tuple[ByteImage, tuple[Swatch, ...]]:
     if mask is not None:
         colours = np.where(mask[:, None], np.array(CORRECT, np.uint8), np.array(WRONG, np.uint8))
         good = int(mask.sum())
         return colours, (
-            Swatch(np.array([CORRECT], np.uint8), after=f"{good:,} correct"),
-            Swatch(np.array([WRONG], np.uint8), after=f"{len(mask) - good:,} wrong"),
+            Swatch(np.array([CORRECT], np.uint8), after=f"{good:,} {words[0]}"),
+            Swatch(np.array([WRONG], np.uint8), after=f"{len(mask) - good:,} {words[1]}"),
         )
     if doubtful or len(matches) == 0:
         return np.full((len(matches), 3), DOUBTFUL, np.uint8), ()

@@ -14,6 +14,7 @@ from PIL import Image
 from coam.errors import ConfigError, DataError
 from coam.geometry.homography import scaled_homography
 from coam.geometry.robust import RansacOptions, estimate_homography
+from coam.geometry.two_view_models import Homography
 from coam.types import Matches
 from coam.viz.canvas import fitted, photos_of, resize
 from coam.viz.colours import ByteImage
@@ -33,11 +34,22 @@ class AlignedPair:
     inliers: npt.NDArray[np.bool_]  # (N,) matches that agree with it
 
 
-def align(matches: Matches, images: tuple[Any, Any] | None = None, *, longest: int = 1000) -> AlignedPair:
-    """Fit one homography to `matches` and warp photo 1 onto photo 0, whose longer side becomes `longest`."""
+def align(
+    matches: Matches,
+    images: tuple[Any, Any] | None = None,
+    *,
+    homography: Homography | None = None,
+    longest: int = 1000,
+) -> AlignedPair:
+    """Warp photo 1 onto photo 0, whose longer side becomes `longest`, by one homography fitted to `matches`.
+
+    homography: the one to use; by default it is fitted loosely, as scenes are not planes.
+    """
     photo0, photo1 = photos_of(matches, images)
-    options = RansacOptions(threshold=max(3.0, _RANSAC_THRESHOLD * max(matches.size1)))
-    fit = estimate_homography(matches.points0, matches.points1, options)
+    fit = homography
+    if fit is None:
+        options = RansacOptions(threshold=max(3.0, _RANSAC_THRESHOLD * max(matches.size1)))
+        fit = estimate_homography(matches.points0, matches.points1, options)
     if fit is None or int(fit.inliers.sum()) < _MIN_INLIERS:
         raise DataError(
             f"these photos cannot be aligned: fewer than {_MIN_INLIERS} matches agree on one homography"

@@ -124,7 +124,7 @@ def _scaled_corner_error(matches: Matches, true: Array, estimator: Estimator, th
     best = matches.top(1000)
     points0 = resize_points(best.points0.astype(np.float64), scale0)
     points1 = resize_points(best.points1.astype(np.float64), scale1)
-    found = estimate_homography(points0, points1, RansacOptions(threshold=threshold), estimator)
+    found = estimate_homography(points0, points1, RansacOptions(threshold=threshold, estimator=estimator))
     size = (round(matches.size0[0] * scale0[0]), round(matches.size0[1] * scale0[1]))
     estimated = None if found is None else found.matrix
     return corner_error(estimated, scaled_homography(true, scale0, scale1), size)

@@ -129,7 +129,7 @@ def score_pose(
     intrinsics0, intrinsics1, pose = _known(pair)
     found = relative_pose(
         matches.points0, matches.points1, intrinsics0, intrinsics1,
-        RansacOptions(threshold=threshold), estimator,
+        RansacOptions(threshold=threshold, estimator=estimator),
     )  # fmt: skip
     rotation = translation = float("inf")
     if found is not None:

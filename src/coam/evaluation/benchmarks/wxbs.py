@@ -72,7 +72,7 @@ def score_wxbs(
     if pair.correspondences is None:
         raise DataError(f"{pair.name} has no correspondences")
     found = estimate_fundamental(
-        matches.points0, matches.points1, RansacOptions(threshold=threshold), estimator
+        matches.points0, matches.points1, RansacOptions(threshold=threshold, estimator=estimator)
     )
     distances = np.full(len(pair.correspondences), np.inf)
     if found is not None:
