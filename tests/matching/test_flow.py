@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from coam.matching.flow import FlowOptions, _averaged, find_flow
 from coam.models.outputs import DenseDescriptors
-from coam.stylization.sampled import FlowOptions, _averaged, confidence_of, find_flow, sample_by_flow
+from coam.stylization.sampled import confidence_of, sample_by_flow
 from support.toy_pictures import described
 
 ROWS, COLUMNS = 12, 16
