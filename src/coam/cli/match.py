@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coam.cli.options import AsJson, Device, check_choice
-from coam.cli.outputs import check_outputs, match_endings, printable, write_matches
+from coam.cli.outputs import check_outputs, is_of_warp, match_endings, printable, write_matches
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Outputs = Annotated[
     list[Path] | None,
     typer.Option(
-        "--output", "-o", help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable."
+        "--output",
+        "-o",
+        help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); of every pixel: .warp.npz, "
+        ".flo, .flow.png (displacements as colours), .warped.png (B as A sees it); repeatable.",
     ),
 ]
 TINY = 64  # pixels of the short side: below, a photo is warned about
@@ -78,7 +81,7 @@ def match(
     """Match two photos; draw, save or print what corresponds."""
     check_choice("--preset", preset, tuple(PRESETS))
     check_choice("--looks", looks, CHOICES["looks"])
-    outputs = check_outputs(output or [], [image0, image1], match_endings())
+    outputs = check_outputs(output or [], [image0, image1], (*match_endings(), ".flo"))
 
     from coam.images import load_image
 
@@ -104,7 +107,8 @@ def match(
             matches = matcher.match_tiles(loaded0, loaded1, **most)
         else:
             matches = matcher.match(loaded0, loaded1)
-    write_matches(matches, outputs, (image0.name, image1.name))
+        warp = matcher.warp(loaded0, loaded1) if any(map(is_of_warp, outputs)) else None
+    write_matches(matches, outputs, (image0.name, image1.name), warp)
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs, str(matcher.device))

@@ -12,9 +12,12 @@ from coam.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from coam.types import Matches
+    from coam.warp import Warp
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 PAGES = (".html",)
+# Ends of names of what is made of the dense warp: its maps, displacements, their colours, B in A's frame
+WARPS = (".warp.npz", ".flo", *(f".flow{e}" for e in PICTURES), *(f".warped{e}" for e in PICTURES))
 
 
 def match_endings() -> tuple[str, ...]:
@@ -22,6 +25,11 @@ def match_endings() -> tuple[str, ...]:
     from coam.store.matches import ENDINGS
 
     return PICTURES + PAGES + ENDINGS
+
+
+def is_of_warp(output: Path) -> bool:
+    """Whether an output of `coam match` shows the dense warp and not single matches."""
+    return output.name.lower().endswith(WARPS)
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], endings: tuple[str, ...]) -> list[Path]:
@@ -52,8 +60,10 @@ def _is_same_file(first: Path, second: Path) -> bool:
         return False
 
 
-def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str]) -> None:
-    """Write a picture, a page or the matches themselves, by ending: all or none. `names`: of the photos."""
+def write_matches(
+    matches: Matches, outputs: list[Path], names: tuple[str, str], warp: Warp | None = None
+) -> None:
+    """Write a picture, a page, the matches or the warp, by ending: all or none. `names`: of the photos."""
     from coam.store.atomic import atomic_write
     from coam.store.matches import save_matches
 
@@ -61,7 +71,9 @@ def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str])
         temporaries = [stack.enter_context(atomic_write(output)) for output in outputs]
         for output, temporary in zip(outputs, temporaries, strict=True):
             ending = output.suffix.lower()
-            if ending in PICTURES:
+            if warp is not None and is_of_warp(output):
+                _write_warp(warp, output.stem.lower(), temporary)
+            elif ending in PICTURES:
                 matches.draw().save(temporary)
             elif ending in PAGES:
                 from coam.viz import match_page
@@ -69,3 +81,17 @@ def write_matches(matches: Matches, outputs: list[Path], names: tuple[str, str])
                 temporary.write_text(match_page(matches, names=names), encoding="utf-8")
             else:
                 save_matches(matches, temporary)
+
+
+def _write_warp(warp: Warp, stem: str, path: Path) -> None:
+    """Write `path`: by its ending data, or as `stem` ends the colours of the flow or B in A's frame."""
+    if path.suffix.lower() not in PICTURES:
+        warp.save(path)
+    elif stem.endswith(".flow"):
+        warp.draw().save(path)
+    else:
+        from PIL import Image
+
+        from coam.warp.field import CERTAIN
+
+        Image.fromarray(warp.apply(min_certainty=CERTAIN)).save(path)

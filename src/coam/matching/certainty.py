@@ -1,4 +1,4 @@
-"""How far to trust a dense flow: the probability that a place is within a few pixels of the truth.
+"""How far to trust a dense flow: the probability that a place is within 3 pixels of the truth.
 
 A logistic regression on what the search has left behind. The main witness is the round trip: what one photo
 hides or does not show is found somewhere in it all the same, but the way back from there leads elsewhere.
@@ -15,30 +15,29 @@ from torch import Tensor
 from coam.matching.flow import DenseFlow, round_trip
 
 FEATURES = (
-    "return",  # minus the logarithm of how far the round trip misses (pixels + RETURN_FLOOR)
+    "return",  # minus the logarithm of how far the round trip misses (pixels)
     "agreement",  # share of the cells around whose round trip returns
-    "similarity",
     "distinctiveness",
-    "probability",
-    "coherence",
-    "sharpness",  # minus the logarithm of the fine peak's width (pixels)
-    "support",  # mean probability of the cells around
+    "smoothness",  # minus the logarithm of how far the cells around move apart (pixels)
+    "likeness",  # minus the logarithm of the fine features' difference, relative to the pair's sure matches
 )
-RETURN_FLOOR = 0.5  # pixels: round trips are not better than this
+FLOOR = 0.5  # pixels: distances below it are not told apart
+DIFFERENCE_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
 class CertaintyOptions:
-    """Coefficients of the logistic regression, and what it looks at.
+    """Coefficients of the logistic regression, and what it looks at. Sides are odd.
 
-    Fitted by tools/calibrate_certainty.py; docs/warp.md says on what.
+    Fitted by tools/calibrate_certainty.py on real photos with homographies and with depth; see docs/warp.md.
     """
 
-    weights: tuple[float, ...] = (1.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0)  # one for each of FEATURES
-    bias: float = -4.0
-    returned: float = 2.0  # pixels: a round trip that misses by so much counts e^-1 in "agreement"
-    agreement_side: int = 9  # flow cells, squared, of "agreement"
-    support_side: int = 5  # cells of 4 pixels, squared, of "support"
+    weights: tuple[float, ...] = (0.19, 4.22, 1.41, 0.95, 0.23)  # one for each of FEATURES
+    bias: float = -2.70
+    returned: float = 2.0  # pixels: a round trip that misses by so much counts e^-1 as agreement
+    agreement_side: int = 31  # flow cells, squared
+    smoothness_side: int = 9  # flow cells, squared, from whose mean shift a cell may differ
+    near_side: int = 5  # flow cells, squared, over which smoothness and likeness are averaged
 
 
 DEFAULT_CERTAINTY = CertaintyOptions()
@@ -57,23 +56,21 @@ def certainty_features(
     flow: DenseFlow, back: DenseFlow, options: CertaintyOptions = DEFAULT_CERTAINTY
 ) -> Tensor:
     """What certainty is computed from, (B, len(FEATURES), h, w), one for each cell of `flow`."""
-    missed = round_trip(flow, back).norm(dim=-1, keepdim=True).permute(0, 3, 1, 2)
+    missed = round_trip(flow, back).norm(dim=-1).unsqueeze(1)
     returned = torch.exp(-((missed / options.returned) ** 2))
-    size = missed.shape[-2:]
-    support = _mean_around(flow.evidence[:, 2:3], options.support_side)
-    similarity, distinctiveness, probability, coherence, support = (
-        F.interpolate(evidence, size=size, mode="bilinear", align_corners=False)
-        for evidence in (*flow.evidence.unsqueeze(2).unbind(dim=1), support)
-    )
+    evidence = F.interpolate(flow.evidence, size=missed.shape[-2:], mode="bilinear", align_corners=False)
+    _, distinctiveness, probability, _ = evidence.unsqueeze(2).unbind(dim=1)
+    shift = (flow.points - flow.own).permute(0, 3, 1, 2)
+    apart = (shift - _mean_around(shift, options.smoothness_side)).norm(dim=1, keepdim=True)
+    likeness = -torch.log(flow.difference.unsqueeze(1) + DIFFERENCE_FLOOR)
+    sure = probability**2
+    usual = (likeness * sure).sum(dim=(2, 3), keepdim=True) / sure.sum(dim=(2, 3), keepdim=True).clamp(1e-6)
     parts = [
-        -torch.log(missed + RETURN_FLOOR),
+        -torch.log(missed + FLOOR),
         _mean_around(returned, options.agreement_side),
-        similarity,
         distinctiveness,
-        probability,
-        coherence,
-        -torch.log(flow.spread.unsqueeze(1).clamp(min=RETURN_FLOOR)),
-        support,
+        -torch.log(_mean_around(apart, options.near_side) + FLOOR),
+        _mean_around(likeness, options.near_side) - usual,
     ]
     return torch.cat(parts, dim=1)
 

@@ -47,7 +47,7 @@ class DenseFlow:
 
     points: Tensor  # (B, h, w, 2) pixels of photo 1, one per `stride` pixels of photo 0
     stride: int
-    spread: Tensor  # (B, h, w) pixels: how wide the fine peak is; CELL where there is no fine map
+    difference: Tensor  # (B, h, w) root mean square: fine features there and here; 0 without a fine map
     evidence: Tensor  # (B, 4, h', w') in [0, 1], one per CELL pixels: see EVIDENCE
     matched: MatchedCells
     positions: int  # cells of the smaller photo
@@ -129,11 +129,12 @@ def _flow(
     distinctiveness = (cells0.score * cells1.score.gather(1, index1)).sqrt()
     evidence = [similarity.clamp(0, 1), distinctiveness, matched.probability.sqrt(), coherence]
     near = cell_centres(columns1, rows1, CELL, index1.device)[index1].view(batch, rows0, columns0, 2)
-    points, spread, stride = _to_fine(dense0, dense1, near, options.fine_radius)
+    points, stride = _to_fine(dense0, dense1, near, options.fine_radius)
+    points = _averaged(points, stride, options)
     return DenseFlow(
-        _averaged(points, stride, options),
+        points,
         stride,
-        spread,
+        _fine_difference(dense0, dense1, points),
         torch.stack(evidence, dim=1).view(batch, -1, rows0, columns0),
         matched,
         min(rows0 * columns0, rows1 * columns1),
@@ -198,22 +199,30 @@ def _median(field: Tensor, side: int) -> Tensor:
 
 def _to_fine(
     dense0: DenseDescriptors, dense1: DenseDescriptors, near: Tensor, radius: int
-) -> tuple[Tensor, Tensor, int]:
-    """Places (B, h, w, 2) in photo 1 of every fine cell of photo 0, their spread (B, h, w), and the stride.
+) -> tuple[Tensor, int]:
+    """Places (B, h, w, 2) in photo 1 of every fine cell of photo 0, and the stride of those cells.
 
     near (B, rows, columns, 2): where the cells of CELL pixels are found. A fine cell starts from its cell's
     match, moved by where it lies in that cell, and is then sought in the fine map.
     """
     if dense0.fine is None or dense1.fine is None:
-        return near, torch.full_like(near[..., 0], CELL), CELL
+        return near, CELL
     stride = dense0.fine_stride
     height, width = dense0.fine.shape[-2:]
     own = cell_centres(width, height, stride, near.device)
     moved = carried(near, CELL, (height, width), stride).view(len(near), -1, 2)
     fine = zip(dense0.fine, dense1.fine, moved, strict=True)
-    refined = [seek(f0, f1, own, start, stride, radius) for f0, f1, start in fine]
-    points = torch.stack([part.points for part in refined]).view(-1, height, width, 2)
-    return points, torch.stack([part.spread for part in refined]).view(-1, height, width), stride
+    refined = [seek(f0, f1, own, start, stride, radius).points for f0, f1, start in fine]
+    return torch.stack(refined).view(-1, height, width, 2), stride
+
+
+def _fine_difference(dense0: DenseDescriptors, dense1: DenseDescriptors, points: Tensor) -> Tensor:
+    """By how much (B, h, w) the fine features at points (B, h, w, 2) of photo 1 differ from photo 0's own."""
+    if dense0.fine is None or dense1.fine is None:
+        return torch.zeros_like(points[..., 0])
+    found = sample_map(dense1.fine, points.flatten(1, 2), dense1.fine_stride)
+    own = dense0.fine.float().flatten(2).transpose(1, 2)
+    return (found - own).pow(2).mean(dim=2).sqrt().view(points.shape[:3])
 
 
 def carried(points: Tensor, stride: int, size: tuple[int, int], finer: int) -> Tensor:
