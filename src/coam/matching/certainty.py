@@ -32,8 +32,8 @@ class CertaintyOptions:
     Fitted by tools/calibrate_certainty.py on real photos with homographies and with depth; see docs/warp.md.
     """
 
-    weights: tuple[float, ...] = (0.19, 4.22, 1.41, 0.95, 0.23)  # one for each of FEATURES
-    bias: float = -2.70
+    weights: tuple[float, ...] = (0.268, 3.883, 2.393, 1.083, 0.661)  # one for each of FEATURES
+    bias: float = -2.417
     returned: float = 2.0  # pixels: a round trip that misses by so much counts e^-1 as agreement
     agreement_side: int = 31  # flow cells, squared
     smoothness_side: int = 9  # flow cells, squared, from whose mean shift a cell may differ

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
-from coam.evaluation.metrics.tables import Curves, Figure, Row, Table, mean_of
+from coam.evaluation.metrics.tables import Curves, Metric, Row, Table, mean_of
 from coam.evaluation.pairs import EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark
@@ -127,13 +127,13 @@ WARP = Benchmark(
     load=load_warps,
     measure=measure_warps,
     shared=("limit",),
-    figures=(
-        *(Figure(f"within {t} px", mean_of(f"all@{t}"), headline=True) for t in THRESHOLDS),
-        Figure("certain", mean_of("certain")),
-        *(Figure(f"certain within {t} px", mean_of(f"certain@{t}"), headline=True) for t in THRESHOLDS),
-        Figure("hidden below .5", mean_of("hidden"), headline=True),
-        Figure("outside below .5", mean_of("outside")),
-        Figure("calibration error", calibration_error, higher_is_better=False),
+    metrics=(
+        *(Metric(f"within {t} px", mean_of(f"all@{t}"), headline=True) for t in THRESHOLDS),
+        Metric("certain", mean_of("certain")),
+        *(Metric(f"certain within {t} px", mean_of(f"certain@{t}"), headline=True) for t in THRESHOLDS),
+        Metric("hidden below .5", mean_of("hidden"), headline=True),
+        Metric("outside below .5", mean_of("outside")),
+        Metric("calibration error", calibration_error, higher_is_better=False),
     ),
     rank_by="certain@3",
     curves=reliability_curve,
