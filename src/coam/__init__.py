@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coam.matcher import Matcher, load_matcher, match
     from coam.types import Grid, Matches
+    from coam.warp import Warp
 
 __version__ = "0.1.0"
-__all__ = ["Grid", "Matcher", "Matches", "__version__", "load_matcher", "match"]
+__all__ = ["Grid", "Matcher", "Matches", "Warp", "__version__", "load_matcher", "match"]
 
 _HOMES = {
     "match": "coam.matcher",
@@ -25,6 +26,7 @@ _HOMES = {
     "Matcher": "coam.matcher",
     "Matches": "coam.types",
     "Grid": "coam.types",
+    "Warp": "coam.warp",
 }
 
 

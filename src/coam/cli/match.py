@@ -15,7 +15,7 @@ import typer
 from coam.cli import match_many
 from coam.cli.geometry import KINDS, geometry_lines, geometry_request
 from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
-from coam.cli.outputs import OVERLAYS, check_outputs, match_endings, printable, write_matches
+from coam.cli.outputs import OVERLAYS, check_outputs, is_of_warp, match_endings, printable, write_matches
 from coam.errors import ConfigError
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
@@ -28,7 +28,8 @@ Outputs = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); repeatable. "
+        help="A picture (.png, .jpg), page (.html) or data (.npz, .h5, .json); of every pixel: .warp.npz, "
+        ".flo, .flow.png (displacements as colours), .warped.png (B as A sees it); repeatable. "
         "Of many pairs: a folder.",
     ),
 ]
@@ -163,7 +164,7 @@ def match(
     else:
         if image0 is None or image1 is None:
             raise ConfigError("give two photos, A and B, or --pairs FILE")
-        outputs = check_outputs(output or [], [image0, image1], match_endings())
+        outputs = check_outputs(output or [], [image0, image1], (*match_endings(), ".flo"))
         overlays = check_outputs([overlay] if overlay else [], [image0, image1], OVERLAYS)
         # Both are read before torch and the model are loaded: what is wrong with them is known at once.
         loaded0, loaded1 = read_both(image0, image1)
@@ -186,12 +187,13 @@ def match(
     hint = " (a hard pair is looked at again; --looks once: one look)"
     with patience("matching" + (hint if matcher.config.looks != "once" else "")):
         matches = matcher.match_tiles(loaded0, loaded1, **tiled) if tiles else matcher.match(loaded0, loaded1)
+        warp = matcher.warp(loaded0, loaded1) if any(map(is_of_warp, outputs)) else None
     if least is not None and math.isnan(matches.overlap):
         raise ConfigError("--strict needs an overlap, and none is calibrated for this model and preset")
     found = request.fit(matches, cameras) if request else None
     if request:
         matches.meta["geometry"] = None if found is None else found.to_json()
-    write_matches(matches, outputs, (image0.name, image1.name), found, overlays)
+    write_matches(matches, outputs, (image0.name, image1.name), warp, found, overlays)
     if min_score is not None and len(matches) == 0:
         typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs + overlays, str(matcher.device))

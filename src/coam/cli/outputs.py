@@ -13,10 +13,13 @@ from coam.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from coam.geometry.two_view_models import TwoViewModel
     from coam.types import Matches
+    from coam.warp import Warp
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 PAGES = (".html",)
 OVERLAYS = (*PICTURES, ".gif")
+# Ends of names of what is made of the dense warp: its maps, displacements, their colours, B in A's frame
+WARPS = (".warp.npz", ".flo", *(f".flow{e}" for e in PICTURES), *(f".warped{e}" for e in PICTURES))
 
 
 def match_endings() -> tuple[str, ...]:
@@ -24,6 +27,11 @@ def match_endings() -> tuple[str, ...]:
     from coam.store.matches import ENDINGS
 
     return PICTURES + PAGES + ENDINGS
+
+
+def is_of_warp(output: Path) -> bool:
+    """Whether an output of `coam match` shows the dense warp and not single matches."""
+    return output.name.lower().endswith(WARPS)
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], endings: tuple[str, ...]) -> list[Path]:
@@ -58,10 +66,11 @@ def write_matches(
     matches: Matches,
     outputs: list[Path],
     names: tuple[str, str],
+    warp: Warp | None = None,
     model: TwoViewModel | None = None,
     overlays: Sequence[Path] = (),
 ) -> None:
-    """Write a picture, a page or the matches themselves, by ending: all or none.
+    """Write a picture, a page, the matches or the warp, by ending: all or none.
 
     names: of the photos; model: pictures show its inliers; overlays: pictures of photo 1 warped onto photo 0
     by the model, which then is a homography.
@@ -75,7 +84,9 @@ def write_matches(
             _draw_overlay(matches, model, temporary, overlay.suffix.lower())
         for output, temporary in zip(outputs, temporaries, strict=False):
             ending = output.suffix.lower()
-            if ending in PICTURES:
+            if warp is not None and is_of_warp(output):
+                _write_warp(warp, output.stem.lower(), temporary)
+            elif ending in PICTURES:
                 matches.draw(inliers=model).save(temporary)
             elif ending in PAGES:
                 from coam.viz import match_page
@@ -96,3 +107,17 @@ def _draw_overlay(matches: Matches, model: TwoViewModel | None, path: Path, endi
         path.write_bytes(flicker_animation(pair))
     else:
         draw_aligned(pair).save(path)
+
+
+def _write_warp(warp: Warp, stem: str, path: Path) -> None:
+    """Write `path`: by its ending data, or as `stem` ends the colours of the flow or B in A's frame."""
+    if path.suffix.lower() not in PICTURES:
+        warp.save(path)
+    elif stem.endswith(".flow"):
+        warp.draw().save(path)
+    else:
+        from PIL import Image
+
+        from coam.warp.field import CERTAIN
+
+        Image.fromarray(warp.apply(min_certainty=CERTAIN)).save(path)

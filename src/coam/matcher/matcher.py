@@ -28,6 +28,7 @@ from coam.geometry.homography import apply_homography
 from coam.images import ImageLike, LoadedImage, load_image
 from coam.images.resize import ResizedImage, resize_for_model
 from coam.matcher.arguments import checked_keypoints, checked_pair, checked_point
+from coam.matcher.dense_warp import DEFAULT_WARP, WarpOptions, checked_map_size, find_warp, warp_field
 from coam.matcher.explain import Explanation, attention_of_point, similarity_map
 from coam.matcher.rematch import RematchOptions, rematch
 from coam.matcher.tiles import choose_matches, match_tiles
@@ -39,6 +40,7 @@ from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.tensors import as_array, pick_device
 from coam.types import FloatArray, Grid, Matches, Size
+from coam.warp import Warp
 
 PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
 
@@ -91,6 +93,35 @@ class Matcher:
             matches = self._match_keypoints(a, b, dense, wanted)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
         return matches
+
+    @torch.inference_mode()
+    def warp(
+        self,
+        image0: ImageLike | PreparedImage,
+        image1: ImageLike | PreparedImage,
+        size: int | None = None,
+        options: WarpOptions = DEFAULT_WARP,
+    ) -> Warp:
+        """Where every pixel of each photo lies in the other, and how certain that is; one look, both ways.
+
+        size: long side in pixels of the maps (h, w, 2) and (h, w) that are returned; by default that of the
+        photo, but at most the matcher's resolution. Places are in original pixels whatever the size.
+        """
+        start = time.perf_counter()
+        a, b = self._prepare_both(image0, image1)
+        sizes = [checked_map_size(each.image.size, size, self.config.resolution) for each in (a, b)]
+        found = find_warp(*self.network.decode(a.encoded, b.encoded), self.matching.logit_scale, options)
+        overlap = overlap_probability(found.forward.statistics(), self.file.card.get("pair_score"))
+        warp = Warp(
+            warp_field(found.forward, found.certainty0, a, b, sizes[0]),
+            warp_field(found.backward, found.certainty1, b, a, sizes[1]),
+            overlap=overlap,
+            meta=self._meta(a, b),
+            image0=a.image.rgb,
+            image1=b.image.rgb,
+        )
+        warp.meta["seconds"] = round(time.perf_counter() - start, 4)
+        return warp
 
     def match_tiles(self, image0: ImageLike, image1: ImageLike, max_matches: int = 8192) -> Matches:
         """Matches of two large photos at full resolution, tile by tile, in bounded memory."""
@@ -277,6 +308,16 @@ class Matcher:
         step = (prepared.image.size[0] / columns, prepared.image.size[1] / rows)
         return Grid(columns, rows, (step[0] / 2 - 0.5, step[1] / 2 - 0.5), step)
 
+    def _meta(self, a: PreparedImage, b: PreparedImage) -> dict[str, Any]:
+        """What results say about how they were made."""
+        return {
+            "model": self.file.name,
+            "trained": self.file.trained,
+            "resolution": self.config.resolution,
+            "image0": a.image.path,
+            "image1": b.image.path,
+        }
+
     def _to_matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
         """Matches in original pixels of what was found in the resized photos."""
         calibration = self.file.card.get("pair_score") if self.config.ranking == "dual_softmax" else None
@@ -294,14 +335,7 @@ class Matcher:
             grid0=self._grid(a),
             grid1=self._grid(b),
             overlap=overlap,
-            meta={
-                "model": self.file.name,
-                "trained": self.file.trained,
-                "resolution": self.config.resolution,
-                "statistics": found.statistics,
-                "image0": a.image.path,
-                "image1": b.image.path,
-            },
+            meta=self._meta(a, b) | {"statistics": found.statistics},
             image0=a.image.rgb,
             image1=b.image.rgb,
         )

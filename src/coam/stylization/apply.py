@@ -14,11 +14,12 @@ import torch
 from coam.errors import CoamError, ConfigError
 from coam.images import RGB, ImageLike
 from coam.matcher import Matcher, PreparedImage, load_matcher
+from coam.matching.flow import find_flow
 from coam.matching.pair_score import overlap_probability
 from coam.models.registry import DEFAULT_MODEL
 from coam.stylization.guided import to_bytes, upsample_guided
 from coam.stylization.network import StylizerFile, load_network
-from coam.stylization.sampled import SampledImage, find_flow, sample_by_flow
+from coam.stylization.sampled import SampledImage, sample_by_flow
 from coam.types import FloatArray
 
 RESOLUTION = 768  # long side, in pixels, at which photos are matched and mended

@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coam.matching.flow import EVIDENCE
 from coam.models.decoder import conv_bn_relu
 from coam.models.registry import config_from_dict, packaged_weights, read_network, untrained, write_network
 from coam.stylization.colours import VIEW_CHANNELS, Palette, structure_of
 from coam.stylization.guided import fit_to_lightness
-from coam.stylization.sampled import EVIDENCE, confidence_of
+from coam.stylization.sampled import confidence_of
 
 FORMAT = "coam-stylizer-1"
 DEFAULT_STYLIZER = "stylizer"

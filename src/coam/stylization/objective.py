@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from coam.matching.flow import find_flow
 from coam.models.network import DescriptorNetwork
 from coam.models.outputs import DenseDescriptors
 from coam.stylization.colours import Palette, structure_of
 from coam.stylization.network import StylizerNetwork
 from coam.stylization.pairs import StyleBatch
 from coam.stylization.recipe import StylizeRecipe
-from coam.stylization.sampled import SampledImage, find_flow, sample_by_flow
+from coam.stylization.sampled import SampledImage, sample_by_flow
 
 JUDGED = 3 + 2  # channels that are judged: relative colours and VIEW's structure
 

@@ -46,6 +46,10 @@ BENCHMARKS: dict[str, Entry] = {
         "coam.evaluation.benchmarks.invariance:INVARIANCE",
         "How much descriptors change with the light, looking at the other photo and alone.",
     ),
+    "warp": Entry(
+        "coam.evaluation.benchmarks.warp:WARP",
+        "Dense warps against dense truth: within 1 and 3 px, hidden places, calibration of the certainty.",
+    ),
     "stylization": Entry(
         "coam.stylization.evaluation:STYLIZATION",
         "Colours of another photo, L1 to the truth: simple baselines, warp only, both stages, your stylizer.",

@@ -1,0 +1,122 @@
+"""`Warp` on disk: .npz there and back, and Middlebury's .flo for others to read.
+
+A .npz holds four arrays and one JSON header with everything else; nothing is ever pickled. A .flo holds the
+displacements of photo 0 at the map's size: "PIEH", width and height (int32), then u, v (float32) row by row,
+all little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coam.errors import CoamError, ConfigError, DataError
+from coam.store.atomic import atomic_write
+from coam.types import FloatArray
+from coam.warp.field import Warp, WarpField
+
+FORMAT = "coam-warp"
+VERSION = 1
+ENDINGS = (".npz", ".flo")
+FLO_TAG = b"PIEH"
+FLO_UNKNOWN = 1e10  # Middlebury: a displacement above 1e9 is not known
+_FIELDS = ("forward", "backward")
+
+
+def save_warp(warp: Warp, path: str | os.PathLike[str]) -> Path:
+    """Write `path` (.npz or .flo), whole or not at all."""
+    path = Path(path)
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise ConfigError(f"{path}: unknown ending {ending!r} for a warp; use one of {', '.join(ENDINGS)}")
+    content = flo_bytes(warp.forward.displacement) if ending == ".flo" else None
+    header = _header(warp)
+    with atomic_write(path) as temporary:
+        if content is not None:
+            temporary.write_bytes(content)
+        else:
+            with temporary.open("wb") as file:  # given a name, numpy would add its own ending
+                arrays: dict[str, Any] = {"header": np.array(json.dumps(header)), **_arrays(warp)}
+                np.savez_compressed(file, **arrays)
+    return path
+
+
+def load_warp(path: str | os.PathLike[str]) -> Warp:
+    """Read the .npz that `save_warp` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; give a .npz file of a warp")
+    # A damaged or foreign file can make its reader raise anything at all.
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip file")
+        with np.load(path, allow_pickle=False) as file:
+            return _build(json.loads(str(file["header"])), file, path)
+    except CoamError:
+        raise
+    except PermissionError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    except Exception as error:
+        raise DataError(f"{path}: is damaged or not a warp; write it again with coam match") from error
+
+
+def flo_bytes(displacement: FloatArray) -> bytes:
+    """Displacements (h, w, 2) as the content of a .flo file; nan becomes "unknown"."""
+    height, width = displacement.shape[:2]
+    values = np.where(np.isfinite(displacement), displacement, FLO_UNKNOWN).astype("<f4")
+    return FLO_TAG + np.asarray([width, height], dtype="<i4").tobytes() + values.tobytes()
+
+
+def _header(warp: Warp) -> dict[str, Any]:
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "size0": list(warp.forward.size),
+        "size1": list(warp.backward.size),
+        "overlap": None if math.isnan(warp.overlap) else float(warp.overlap),
+        "meta": warp.meta,
+    }
+    try:
+        json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"warp.meta holds a value that JSON cannot ({error}); use plain values only"
+        ) from error
+    return header
+
+
+def _arrays(warp: Warp) -> dict[str, npt.NDArray[np.float32]]:
+    parts = {name: getattr(warp, name) for name in _FIELDS}
+    return {
+        f"{name}_{what}": np.asarray(getattr(part, what), dtype=np.float32)
+        for name, part in parts.items()
+        for what in ("points", "certainty")
+    }
+
+
+def _build(header: dict[str, Any], arrays: Any, path: Path) -> Warp:
+    if header["format"] != FORMAT:
+        raise DataError(f"{path}: holds no warp but {header['format']}")
+    if header["version"] > VERSION:
+        raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
+    sizes = [(int(width), int(height)) for width, height in (header["size0"], header["size1"])]
+    fields = []
+    for name, size, other in zip(_FIELDS, sizes, sizes[::-1], strict=True):
+        points, certainty = arrays[f"{name}_points"], arrays[f"{name}_certainty"]
+        if points.dtype != np.float32 or certainty.dtype != np.float32:
+            raise ValueError("another type")
+        if certainty.ndim != 2 or points.shape != (*certainty.shape, 2):
+            raise ValueError("another shape")
+        fields.append(WarpField(points, certainty, size, other))
+    overlap = header["overlap"]
+    return Warp(
+        fields[0], fields[1], float("nan") if overlap is None else float(overlap), dict(header["meta"])
+    )
