@@ -40,22 +40,11 @@ def examples() -> list[str]:
 
 def test_the_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    reading, geometry = examples()
+    (reading,) = examples()
     read: dict[str, Any] = {}
     exec(reading, read)
     assert read["points0"].shape == read["points1"].shape == (len(read["scores"]), 2)
     assert read["header"]["size0"] == [640, 480]
-
-    quick = geometry.replace('"b.jpg")', '"b.jpg", device="cpu", resolution=320, looks="once")')
-    found: dict[str, Any] = {}
-    exec(quick, found)
-    assert found["plane"].inliers.sum() > 100
-    assert found["two_view"].inliers.mean() > 0.5
-    yard = samples.courtyard()
-    rotation0, rotation1 = (yard.pose(view).rotation for view in ("day_04", "day_05"))
-    between = found["pose"].rotation @ (rotation1 @ rotation0.T).T
-    angle = np.degrees(np.arccos(np.clip((np.trace(between) - 1) / 2, -1, 1)))
-    assert angle < 1.0
 
 
 def test_the_keys_are_those_of_the_files(folder: Path) -> None:

@@ -225,7 +225,7 @@ def test_poselib_is_the_default_and_opencv_its_stand_in(monkeypatch):
 
 def test_a_missing_estimator_names_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pysuperansac", None)
-    with pytest.raises(MissingExtraError, match=r"coam\[superansac\]"):
+    with pytest.raises(MissingExtraError, match=r"\[superansac\]"):
         plane_matches().homography(estimator="superansac")
 
 
