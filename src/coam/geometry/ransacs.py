@@ -17,7 +17,7 @@ from coam.geometry.epipolar import essential_from_pose
 from coam.geometry.planar_pose import Pose
 
 # "plane": OpenCV, and for a pose also what a dominant plane allows; "auto": PoseLib, OpenCV without it
-Estimator = Literal["auto", "opencv", "poselib", "superansac", "plane"]
+Estimator = Literal["opencv", "poselib", "superansac", "plane", "auto"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
