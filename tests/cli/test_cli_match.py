@@ -60,6 +60,22 @@ def test_every_kind_of_output_holds_the_same_matches(run: Run, pair: Pair, tmp_p
     assert sorted(os.listdir(tmp_path / "new")) == sorted(path.name for path in outputs)
 
 
+def test_the_warp_of_every_pixel(run: Run, pair: Pair, tmp_path: Path) -> None:
+    names = ("o.warp.npz", "o.flo", "o.flow.png", "o.warped.jpg", "o.npz")
+    outputs = [tmp_path / name for name in names]
+    result = run("match", *pair, *SMALL, *(option for path in outputs for option in ("-o", path)))
+    assert result.exit_code == 0, result.output
+    warp = coam.Warp.load(outputs[0])
+    assert warp.points.shape == (96, 128, 2)
+    assert outputs[1].read_bytes()[:4] == b"PIEH"
+    assert len(outputs[1].read_bytes()) == 12 + 96 * 128 * 8
+    for path in outputs[2:4]:
+        with Image.open(path) as picture:
+            assert picture.size == (128, 96)
+    assert len(Matches.load(outputs[4])) > 50  # a plain .npz holds matches, as ever
+    assert error_line(run("match", *pair, "-o", tmp_path / "o.flow.txt"))
+
+
 def test_json_is_one_object_with_the_numbers(run: Run, pair: Pair) -> None:
     result = run("match", *pair, *SMALL, "--json", "--max-matches", "40")
     assert result.exit_code == 0, result.output
