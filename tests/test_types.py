@@ -62,6 +62,37 @@ def test_top_and_select_keep_rows_together() -> None:
         assert (chosen.size0, chosen.size1, chosen.meta) == (four.size0, four.size1, four.meta)
 
 
+def test_slices_masks_and_lists_give_matches() -> None:
+    four = matches(4)
+    for index, rows in (
+        (slice(None, 2), [0, 1]),
+        (slice(None, None, -1), [3, 2, 1, 0]),
+        (four.scores > 0.5, [0, 1]),
+        ([3, 1], [3, 1]),
+        ([True, False, False, True], [0, 3]),
+        ([], []),
+        (np.array([2]), [2]),
+    ):
+        chosen = four[index]
+        assert isinstance(chosen, Matches)
+        assert chosen.ids0.tolist() == rows
+        np.testing.assert_array_equal(chosen.points1, four.points1[rows])
+        assert chosen.size0 == four.size0
+
+
+def test_iteration_gives_single_matches_best_first() -> None:
+    three = matches(3)
+    (first, second, third) = three
+    assert second == three[1] == ((1.0, 10.0), (2.0, 11.0), pytest.approx(0.55))
+    assert (first.point0, third.score) == ((0.0, 0.0), pytest.approx(0.1))
+    assert three[-1] == third
+    assert three[np.int64(0)] == first
+    assert [score for _, _, score in three] == three.scores.tolist()
+    with pytest.raises(IndexError):
+        _ = three[3]
+    assert list(matches(0)) == []
+
+
 def test_overlap_is_unknown_unless_calibrated() -> None:
     assert np.isnan(matches().overlap)
 

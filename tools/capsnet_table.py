@@ -28,7 +28,7 @@ from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
 from coam.evaluation.benchmarks.invariance import INVARIANCE, load_invariance, measure_invariance
 from coam.evaluation.benchmarks.posed_pairs import POSED_PAIRS, load_posed_pairs
 from coam.evaluation.matchers.by_name import MatcherSpec, spec_of
-from coam.evaluation.matchers.keypoints import MAX_KEYPOINTS, on_sift_keypoints
+from coam.evaluation.matchers.keypoints import on_sift_keypoints
 from coam.evaluation.metrics.tables import Row, json_ready
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.reports.compare import compare_reports
@@ -52,7 +52,7 @@ class Settings:
     pose: tuple[Path, ...] = ()  # folders with pairs_with_gt.txt
     homography: Path | None = None  # folder in HPatches layout
     resolution: int = 640  # long side at which the network sees a photo
-    max_keypoints: int = MAX_KEYPOINTS  # SIFT keypoints of a photo
+    max_keypoints: int = 2048  # SIFT keypoints of a photo
     limit: int | None = None  # at most so many pairs of each kind
     resamples: int = 1000
     device: str = "auto"
@@ -67,7 +67,9 @@ def measure(models: dict[str, Path | str], settings: Settings, output: Path) -> 
         matcher = load_matcher(path, settings.device, resolution=settings.resolution, min_score=0.0)
         reports[name] = {}
         if settings.pose:
-            spec = on_sift_keypoints(spec_of(matcher, name), settings.max_keypoints)
+            # CAPS's protocol: all mutual nearest neighbours of the keypoints, from one look.
+            plain = matcher.variant(looks="once", min_distinctiveness=0.0)
+            spec = on_sift_keypoints(spec_of(plain, name), settings.max_keypoints)
             pairs = [pair for root in settings.pose for pair in _pairs_of(root)]
             reports[name]["pose"] = _run(POSED_PAIRS, pairs, spec, output / name / "pose", settings)
         if settings.homography is not None:

@@ -13,17 +13,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coam.matcher import Matcher, load_matcher, match
-    from coam.types import Grid, Matches
+    from coam.matcher import CoAM, Matcher, load_matcher, match
+    from coam.types import Grid, Match, Matches
     from coam.warp import Warp
 
 __version__ = "0.1.0"
-__all__ = ["Grid", "Matcher", "Matches", "Warp", "__version__", "load_matcher", "match"]
+__all__ = ["CoAM", "Grid", "Match", "Matcher", "Matches", "Warp", "__version__", "load_matcher", "match"]
 
 _HOMES = {
     "match": "coam.matcher",
     "load_matcher": "coam.matcher",
     "Matcher": "coam.matcher",
+    "CoAM": "coam.matcher",
+    "Match": "coam.types",
     "Matches": "coam.types",
     "Grid": "coam.types",
     "Warp": "coam.warp",

@@ -7,10 +7,10 @@ orientation has been applied. Other conventions are converted in `coam.geometry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -83,20 +83,32 @@ class PairMatcher(Protocol):
         ...
 
 
+class Match(NamedTuple):
+    """One match; `Matches` gives these when iterated."""
+
+    point0: tuple[float, float]  # (x, y) in photo 0
+    point1: tuple[float, float]  # (x, y) in photo 1
+    score: float
+
+
 @dataclass(frozen=True)
 class Matches:
     """Correspondences between two photos, best first.
 
     `points0[i]` in photo 0 corresponds to `points1[i]` in photo 1. `ids0`, `ids1` name the grid positions the
-    match came from (-1 where the caller gave keypoints; the nearest ones after a second look); the sub-pixel
-    offset is `points1 - grid1.positions(ids1)`.
+    match came from (the nearest ones after a second look); the sub-pixel offset is
+    `points1 - grid1.positions(ids1)`. For a photo whose keypoints the caller gave, they are the row numbers
+    of these, and its grid is None.
+
+    `matches[:100]`, `matches[matches.scores > 0.5]` and `matches[[3, 1]]` are `Matches` again; `matches[0]`,
+    and what a loop gives, is one `Match`: `for point0, point1, score in matches`.
     """
 
     points0: FloatArray  # (N, 2) pixels of the original photo 0
     points1: FloatArray  # (N, 2) pixels of the original photo 1
     scores: FloatArray  # (N,) in [0, 1], higher is better
-    ids0: IntArray  # (N,) grid ids in photo 0
-    ids1: IntArray  # (N,) grid ids in photo 1
+    ids0: IntArray  # (N,) grid ids in photo 0, or row numbers of its given keypoints
+    ids1: IntArray  # (N,) grid ids in photo 1, or row numbers of its given keypoints
     size0: Size  # (width, height) of photo 0
     size1: Size  # (width, height) of photo 1
     grid0: Grid | None = None
@@ -109,6 +121,22 @@ class Matches:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Match: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Matches: ...
+    def __getitem__(self, index: Any) -> Match | Matches:
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
+            (x0, y0), (x1, y1) = self.points0[index].tolist(), self.points1[index].tolist()
+            return Match((x0, y0), (x1, y1), float(self.scores[index]))
+        if isinstance(index, slice):
+            return self.select(np.arange(len(self))[index])
+        chosen = np.asarray(index)
+        return self.select(chosen if chosen.size else chosen.astype(np.int64))
+
+    def __iter__(self) -> Iterator[Match]:
+        return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
         (width0, height0), (width1, height1) = self.size0, self.size1
@@ -217,3 +245,13 @@ class Matches:
         from coam.viz import draw_matches
 
         return draw_matches(self, **options)
+
+    def _repr_png_(self) -> bytes | None:
+        from coam.viz.notebook import matches_as_png
+
+        return matches_as_png(self)
+
+    def _repr_html_(self) -> str:
+        from coam.viz.notebook import matches_as_html
+
+        return matches_as_html(self)

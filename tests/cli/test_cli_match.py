@@ -378,3 +378,25 @@ def test_ctrl_c_ends_with_130_and_no_file(pair: Pair, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert errors == "error: stopped\n"
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_masks_leave_regions_out(run: Run, pair: Pair, tmp_path: Path) -> None:
+    right = np.zeros((96, 128), np.uint8)
+    right[:, 64:] = 255
+    Image.fromarray(right).save(tmp_path / "mask.png")
+    for more in ((), ("--tiles",)):
+        result = run(
+            "match", *pair, *SMALL, *more, "--mask0", tmp_path / "mask.png", "-o", tmp_path / "m.npz"
+        )
+        assert result.exit_code == 0, result.output
+        found = Matches.load(tmp_path / "m.npz")
+        assert len(found) > 20
+        assert (found.points0[:, 0] > 63.4).all()
+        assert (found.points1[:, 0] < 60).any()  # masked in A alone
+    Image.fromarray(right[1:]).save(tmp_path / "mask.png")
+    line = error_line(run("match", *pair, *SMALL, "--mask1", tmp_path / "mask.png"))
+    assert line.endswith("mask.png: is not of the size of its photo, but 128 x 95; make it 128 x 96")
+    line = error_line(
+        run("match", *pair, *SMALL, "--mask1", tmp_path / "mask.png", "-o", tmp_path / "mask.png")
+    )
+    assert "mask.png" in line

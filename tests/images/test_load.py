@@ -420,7 +420,7 @@ def test_unreadable_objects_are_refused() -> None:
         (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
         (np.zeros((2, 3, 4, 4), np.uint8), r"\(2, 3, 4, 4\)"),
         (np.zeros(4, np.uint8), r"\(4,\)"),
-        (torch.zeros(1, 3, 4, 4), r"\(1, 3, 4, 4\)"),
+        (torch.zeros(2, 3, 4, 4), r"\(2, 3, 4, 4\)"),
         (torch.full((3, 4, 4), float("nan")), "NaN"),
         (torch.zeros(3, 0, 4), "no pixels"),
     ],
@@ -530,3 +530,12 @@ def test_points_go_there_and_back(width: int, height: int, resolution: int, u: f
     assert np.abs(resize_points(resize_points(point, scale), inverse) - point).max() < 1e-3
     tensor = torch.from_numpy(point)
     assert (resize_points(resize_points(tensor, scale), inverse) - tensor).abs().max() < 1e-3
+
+
+def test_a_batch_of_one_is_one_picture() -> None:
+    pixels = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)[1:]
+    expected = pixels[0].permute(1, 2, 0).numpy()
+    for tensor in (pixels, pixels[0], pixels.float() / 255, (pixels.float() / 255).requires_grad_()):
+        np.testing.assert_array_equal(load_image(tensor).rgb, expected)
+    grey = torch.full((1, 1, 4, 5), 0.2)
+    np.testing.assert_array_equal(load_image(grey).rgb, np.full((4, 5, 3), 51))

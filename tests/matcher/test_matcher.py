@@ -19,6 +19,7 @@ from PIL import Image
 
 import coam
 from coam import samples
+from coam.caches import LRUCache
 from coam.errors import ConfigError, ImageError, UntrainedWarning
 from coam.images import load_image
 from coam.matcher import Matcher, load_matcher
@@ -210,7 +211,7 @@ def test_given_keypoints_come_back_exactly_and_in_order(small: Matcher) -> None:
     matches = small.match(noise(64, 96), noise(70, 50, seed=1), keypoints0=keypoints)
     np.testing.assert_array_equal(matches.points0, keypoints)
     np.testing.assert_array_equal(matches.points1[0], matches.points1[4])
-    np.testing.assert_array_equal(matches.ids0, -1)
+    np.testing.assert_array_equal(matches.ids0, np.arange(5))
     assert ((matches.ids1 >= 0) & (matches.ids1 < len(matches.grid1))).all()
     assert (matches.points1 >= 0).all()
     assert (matches.points1 <= (49, 69)).all()
@@ -498,10 +499,16 @@ def test_match_loads_the_model_once(monkeypatch: pytest.MonkeyPatch, untrained: 
         return small_matcher(untrained, **options)
 
     monkeypatch.setattr(matcher_module, "load_matcher", counted_load)
-    monkeypatch.setattr(matcher_module, "_DEFAULT", {})
-    for max_matches in (10, 10, 20):
+    monkeypatch.setattr(matcher_module, "_LOADED", LRUCache(2))
+    for max_matches in (10, 10, 20, 10, 30, 10, 20):  # two are kept: 30 drives 20 out, not 10
         assert len(coam.match(noise(64, 96), noise(64, 96, seed=1), max_matches=max_matches)) == max_matches
-    assert loaded == [{"max_matches": 10}, {"max_matches": 20}]
+    assert [options["max_matches"] for options in loaded] == [10, 20, 30, 20]
+
+
+def test_the_matcher_says_what_it_is(untrained: ModelFile, trained: Matcher) -> None:
+    small = small_matcher(untrained, max_matches=7)
+    assert repr(small) == "Matcher(small, untrained, cpu, resolution=96, max_matches=7, looks='once')"
+    assert repr(trained).startswith("Matcher(cdunet-lite1, cpu, resolution=384, max_matches=2048")
 
 
 @needs_weights

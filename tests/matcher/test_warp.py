@@ -131,3 +131,20 @@ def test_sample_gives_matches_that_hold(matcher: coam.Matcher) -> None:
     error = np.linalg.norm(matches.points1 - true, axis=1)[valid]
     assert valid.mean() > 0.75  # the truth knows nothing of depth edges
     assert (error < 3).mean() > 0.93
+
+
+def test_masks_take_certainty_away_on_either_side(matcher: coam.Matcher) -> None:
+    pair = samples.motorcycle()
+    plain = matcher.warp(pair.left, pair.right)
+    width, height = plain.forward.size
+    left_half, all_right = np.zeros((height, width), bool), np.ones((height, width), bool)
+    left_half[:, : width // 2] = True
+    masked = matcher.warp(pair.left, pair.right, mask0=left_half, mask1=all_right)
+    columns = plain.forward.certainty.shape[1]
+    assert (masked.forward.certainty[:, columns // 2 + 1 :] == 0).all()
+    kept = slice(0, columns // 2 - 1)
+    np.testing.assert_array_equal(masked.forward.certainty[:, kept], plain.forward.certainty[:, kept])
+    # Backwards, what is left out is where photo 0 may not be used.
+    used = masked.backward.points[..., 0] < width // 2 - 1
+    assert (masked.backward.certainty[masked.backward.points[..., 0] > width // 2 + 1] == 0).all()
+    np.testing.assert_array_equal(masked.backward.certainty[used], plain.backward.certainty[used])

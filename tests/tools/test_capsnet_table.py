@@ -99,7 +99,8 @@ def test_the_command_line_describes_the_same_keypoints(runs: Path, held_out: Pat
     """`coam eval posed-pairs --keypoints sift` and the table: same matcher, same pairs, same figures."""
     weights = runs / "capsnet-cf" / "model.safetensors"
     line = ["eval", "posed-pairs", "--root", held_out, "-m", weights, "--keypoints", "sift", "-o", tmp_path]
-    options = "--resolution 128 --max-matches 300 --limit 2 --device cpu --set min_score=0"
+    plain = "--set min_score=0 --set looks=once --set min_distinctiveness=0"
+    options = f"--resolution 128 --max-matches 300 --limit 2 --device cpu {plain}"
     result = CliRunner().invoke(build_app(), [*map(str, line), *options.split()])
     assert result.exit_code == 0, result.output
     found = read_report(tmp_path)

@@ -14,12 +14,15 @@ reach the speed of the matrix product, so none is preferred for being another li
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 
 from coam.errors import ConfigError
 from coam.models.network import DescriptorNetwork, Network
 
-BACKENDS = ("auto", "plain", "float32", "bfloat16", "cuda_graphs", "onnxruntime", "openvino")
+Backend = Literal["auto", "plain", "float32", "bfloat16", "cuda_graphs", "onnxruntime", "openvino"]
+BACKENDS = get_args(Backend)
 
 
 def open_network(model: DescriptorNetwork, device: torch.device, backend: str = "auto") -> Network:

@@ -33,7 +33,8 @@ def shared_options(max_matches: int | None) -> list[Option]:
             "matcher",
             str,
             "cdunet-lite1",
-            "A model name or .safetensors file; sift, rootsift, orb; disk, aliked+lightglue, loftr, xfeat; "
+            "A model name or .safetensors file, or coam+sift: on SIFT keypoints; sift, rootsift, orb; disk, "
+            "aliked+lightglue, loftr, xfeat; "
             "package.module:function.",
             ("--matcher", "-m"),
         ),
@@ -54,7 +55,7 @@ def shared_options(max_matches: int | None) -> list[Option]:
             "keypoints",
             str | None,
             None,
-            "sift: our model describes SIFT keypoints, as in CAPSNet's tables; default: its dense grid.",
+            "sift: our model matches SIFT keypoints, as -m MODEL+sift does; default: its dense grid.",
         ),
         Option("preset", str | None, None, "Our matcher's settings: default, or paper."),
         Option(

@@ -143,6 +143,10 @@ def match(
         Path | None,
         typer.Option(help="A picture of B warped onto A by the homography; .gif flickers between them."),
     ] = None,
+    mask0: Annotated[
+        Path | None, typer.Option(help="A picture of A's size; where it is black, A is not used.")
+    ] = None,
+    mask1: Annotated[Path | None, typer.Option(help="The same for B.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Match two photos, or many pairs of them; draw, save or print what corresponds.
@@ -151,6 +155,7 @@ def match(
     """
     check_choice("--preset", preset, tuple(PRESETS))
     check_choice("--looks", looks, CHOICES["looks"])
+    from coam.images.mask import load_mask
     from coam.types import SAME_PLACE
 
     least = (SAME_PLACE if strict else None) if min_overlap is None else min_overlap
@@ -159,15 +164,20 @@ def match(
     if many:
         if request:
             raise ConfigError("--geometry and --overlay are for one pair; give two photos, A and B")
+        if mask0 or mask1:
+            raise ConfigError("--mask0 and --mask1 are for one pair; give two photos, A and B")
         folder, endings = match_many.check_folder_output(output or [], also or [])
         wanted = match_many.wanted_pairs(pairs, image0, image1, folder, frames)
     else:
         if image0 is None or image1 is None:
             raise ConfigError("give two photos, A and B, or --pairs FILE")
-        outputs = check_outputs(output or [], [image0, image1], (*match_endings(), ".flo"))
-        overlays = check_outputs([overlay] if overlay else [], [image0, image1], OVERLAYS)
+        inputs = [path for path in (image0, image1, mask0, mask1) if path is not None]
+        outputs = check_outputs(output or [], inputs, (*match_endings(), ".flo"))
+        overlays = check_outputs([overlay] if overlay else [], inputs, OVERLAYS)
         # Both are read before torch and the model are loaded: what is wrong with them is known at once.
         loaded0, loaded1 = read_both(image0, image1)
+        usable0 = None if mask0 is None else load_mask(mask0, loaded0.size)
+        usable1 = None if mask1 is None else load_mask(mask1, loaded1.size)
         cameras = request.camera_matrices((loaded0, loaded1), (image0, image1)) if request else []
     require_trained(model, allow_untrained)
     from coam.matcher import load_matcher
@@ -186,8 +196,12 @@ def match(
     assert image1 is not None
     hint = " (a hard pair is looked at again; --looks once: one look)"
     with patience("matching" + (hint if matcher.config.looks != "once" else "")):
-        matches = matcher.match_tiles(loaded0, loaded1, **tiled) if tiles else matcher.match(loaded0, loaded1)
-        warp = matcher.warp(loaded0, loaded1) if any(map(is_of_warp, outputs)) else None
+        masks: dict[str, Any] = {"mask0": usable0, "mask1": usable1}
+        if tiles:
+            matches = matcher.match_tiles(loaded0, loaded1, **tiled, **masks)
+        else:
+            matches = matcher.match(loaded0, loaded1, **masks)
+        warp = matcher.warp(loaded0, loaded1, **masks) if any(map(is_of_warp, outputs)) else None
     if least is not None and math.isnan(matches.overlap):
         raise ConfigError("--strict needs an overlap, and none is calibrated for this model and preset")
     found = request.fit(matches, cameras) if request else None

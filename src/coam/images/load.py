@@ -71,7 +71,8 @@ def load_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> LoadedImag
     """Any image-like as upright 8-bit RGB (H, W, 3).
 
     `source`: a path, the bytes of a file, a binary file object, a PIL image, an array (H, W) or
-    (H, W, 1|3|4), a tensor (1|3|4, H, W) or shaped as an array; uint8, uint16, bool, or floats in [0, 1].
+    (H, W, 1|3|4), a tensor (1|3|4, H, W), (1, 1|3|4, H, W) or shaped as an array; uint8, uint16, bool, or
+    floats in [0, 1].
     A `LoadedImage` comes back as it is.
     """
     if isinstance(source, LoadedImage):
@@ -264,6 +265,8 @@ def _channels_last(tensor: Tensor) -> npt.NDArray[Any]:
     tensor = tensor.detach().cpu()
     if tensor.dtype in (torch.bfloat16, torch.float16):
         tensor = tensor.float()  # numpy has no bfloat16
+    if tensor.ndim == 4 and tensor.shape[0] == 1:  # a batch of one
+        tensor = tensor[0]
     if tensor.ndim == 3 and tensor.shape[0] in (1, 3, 4):
         tensor = tensor.permute(1, 2, 0)
     return tensor.numpy()

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from coam.errors import ConfigError
 from coam.images import ImageLike
+from coam.tensors import as_array
 from coam.types import FloatArray
 
 
@@ -33,17 +35,20 @@ def checked_point(point: Any) -> tuple[float, float]:
     return x, y
 
 
-def checked_keypoints(keypoints: npt.ArrayLike, size: tuple[int, int]) -> FloatArray:
-    """Keypoints as (N, 2) float32, all inside a photo of `size` (width, height)."""
+def checked_keypoints(keypoints: npt.ArrayLike | Tensor, size: tuple[int, int], side: int = 0) -> FloatArray:
+    """Keypoints as (N, 2) float32, all inside photo `side` (0 or 1), which has `size` (width, height)."""
+    name = f"keypoints{side}"
+    if isinstance(keypoints, Tensor):
+        keypoints = as_array(keypoints)
     try:
         points = np.asarray(keypoints, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise ConfigError("keypoints0 must be numbers of shape (N, 2)") from error
+        raise ConfigError(f"{name} must be numbers of shape (N, 2)") from error
     if points.size == 0:
         points = points.reshape(0, 2)
     if points.ndim != 2 or points.shape[1] != 2:
-        raise ConfigError(f"keypoints0 must have shape (N, 2), not {points.shape}")
+        raise ConfigError(f"{name} must have shape (N, 2), not {points.shape}")
     last = np.asarray(size, dtype=np.float32) - 0.5
     if not np.isfinite(points).all() or (points < -0.5).any() or (points > last).any():
-        raise ConfigError(f"keypoints0 must lie inside photo 0, which is {size[0]} x {size[1]}")
+        raise ConfigError(f"{name} must lie inside photo {side}, which is {size[0]} x {size[1]}")
     return points

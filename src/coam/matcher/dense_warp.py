@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coam.errors import ConfigError
 from coam.geometry.coordinates import resize_points, to_unit
+from coam.images.mask import usable_at
 from coam.matching.certainty import DEFAULT_CERTAINTY, CertaintyOptions, certainty_of
 from coam.matching.flow import DEFAULT_FLOW, DenseFlow, FlowOptions, find_flow_both_ways, round_trip
 from coam.models.outputs import DenseDescriptors
@@ -88,9 +89,11 @@ def warp_field(
     height, width = certainty.shape[-2:]
     unit = to_unit(resize_points(inside, (1 / flow.stride, 1 / flow.stride)), width, height)
     sure = F.grid_sample(certainty.unsqueeze(1), unit, padding_mode="border", align_corners=False)
-    return WarpField(
-        as_array(points[0]), as_array(sure[0, 0].clamp(0, 1)), photo.image.size, other.image.size
-    )
+    certain, places = as_array(sure[0, 0].clamp(0, 1)), as_array(points[0])
+    for mask, seen in ((photo.mask, as_array(positions[0])), (other.mask, places)):
+        if mask is not None:
+            certain = certain * usable_at(mask, seen.reshape(-1, 2)).reshape(certain.shape)
+    return WarpField(places, certain, photo.image.size, other.image.size)
 
 
 def checked_map_size(size: Size, longest: int | None, resolution: int) -> Size:

@@ -7,41 +7,48 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coam.backends import open_network
+from coam.backends import Backend, open_network
 from coam.backends.batches import decode_pairs, split_encoded
 from coam.caches import LRUCache
 from coam.errors import ConfigError, ImageError, UntrainedWarning
 from coam.geometry.coordinates import resize_points
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, resize_matrix
 from coam.images import ImageLike, LoadedImage, load_image
+from coam.images.mask import Mask, MaskLike, load_mask, usable_at
 from coam.images.resize import ResizedImage, resize_for_model
 from coam.matcher.arguments import checked_keypoints, checked_pair, checked_point
 from coam.matcher.dense_warp import DEFAULT_WARP, WarpOptions, checked_map_size, find_warp, warp_field
 from coam.matcher.explain import Explanation, attention_of_point, similarity_map
 from coam.matcher.rematch import RematchOptions, rematch
-from coam.matcher.tiles import choose_matches, match_tiles
-from coam.matcher.views import EncodedViews, ViewPair
+from coam.matcher.tiles import MAX_MATCHES, choose_matches, match_tiles
+from coam.matcher.views import EncodedViews, View, ViewPair
 from coam.matching.dense import Candidates, matching_for
 from coam.matching.pair_score import coarse_evidence, overlap_probability
-from coam.matching.settings import PRESETS, MatcherConfig
+from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Preset
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.tensors import as_array, pick_device
 from coam.types import FloatArray, Grid, Matches, Size
 from coam.warp import Warp
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
+
+# Matches of the photos, found by the descriptors of a pair of views.
+MatchDense = Callable[[tuple[DenseDescriptors, DenseDescriptors], ViewPair], Matches]
+KEPT_MATCHERS = 4  # of `match`: a model and its encoded photos may take a gigabyte
 PAIRS_AT_ONCE = 8  # decoded together on CUDA: more are no faster and take more memory
 
 
@@ -52,6 +59,18 @@ class PreparedImage:
     image: LoadedImage
     resized: ResizedImage
     encoded: EncodedImage
+    mask: Mask | None = None  # (H, W) usable pixels of the original photo; None: all
+
+    @property
+    def usable_share(self) -> float:
+        """Of the photo's pixels."""
+        return 1.0 if self.mask is None else float(self.mask.mean())
+
+    @property
+    def view(self) -> View:
+        """The resized photo as a view of the original."""
+        height, width = self.encoded.size
+        return View(resize_matrix((self.image.size[0] / width, self.image.size[1] / height)), (width, height))
 
 
 class Matcher:
@@ -71,26 +90,46 @@ class Matcher:
 
     # ---- what users call
 
+    def __repr__(self) -> str:
+        config, untrained = self.config, "" if self.file.trained else ", untrained"
+        return (
+            f"Matcher({self.file.name}{untrained}, {self.device}, resolution={config.resolution}, "
+            f"max_matches={config.max_matches}, looks={config.looks!r})"
+        )
+
     @torch.inference_mode()
     def match(
         self,
         image0: ImageLike | PreparedImage,
         image1: ImageLike | PreparedImage,
-        keypoints0: npt.ArrayLike | None = None,
+        keypoints0: npt.ArrayLike | Tensor | None = None,
+        keypoints1: npt.ArrayLike | Tensor | None = None,
+        *,
+        mask0: MaskLike | None = None,
+        mask1: MaskLike | None = None,
     ) -> Matches:
         """Matches of two photos, best first.
 
-        With `keypoints0` (N, 2), pixels of photo 0, each keypoint gets its best match in photo 1, in order,
-        without other views.
+        keypoints0 (N, 2) and keypoints1 (M, 2): keypoints of any detector, in pixels of their photos; those
+        that choose each other are matched, best first. With keypoints of one photo only, each gets its best
+        match in the other photo, in order, without other views. Where keypoints are given, `ids0` or `ids1`
+        are their row numbers, and there is no grid.
+
+        mask0, mask1: arrays (H, W) or picture files, nonzero where the photo may be used; nothing is matched
+        elsewhere.
         """
         start = time.perf_counter()
         a, b = self._prepare_both(image0, image1)
-        wanted = None if keypoints0 is None else checked_keypoints(keypoints0, a.image.size)
+        a, b = _with_mask(a, mask0, "mask0"), _with_mask(b, mask1, "mask1")
+        given = _Keypoints.checked(a, b, keypoints0, keypoints1)
         dense = self.network.decode(a.encoded, b.encoded)
-        if wanted is None:
-            matches = self._matches(a, b, self.matching.between(*dense))
+        if given is None:
+            matches = self._matches(a, b, self._between(a, b, dense))
+        elif given.is_mutual:
+            match_dense = partial(self._match_keypoints, a, b, given)
+            matches = self._look_again(a, b, match_dense(dense, ViewPair(a.view, b.view)), match_dense)
         else:
-            matches = self._match_keypoints(a, b, dense, wanted)
+            matches = self._locate_keypoints(a, b, dense, given)
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
         return matches
 
@@ -101,14 +140,19 @@ class Matcher:
         image1: ImageLike | PreparedImage,
         size: int | None = None,
         options: WarpOptions = DEFAULT_WARP,
+        *,
+        mask0: MaskLike | None = None,
+        mask1: MaskLike | None = None,
     ) -> Warp:
         """Where every pixel of each photo lies in the other, and how certain that is; one look, both ways.
 
         size: long side in pixels of the maps (h, w, 2) and (h, w) that are returned; by default that of the
         photo, but at most the matcher's resolution. Places are in original pixels whatever the size.
+        Masks as in `match`: where either pixel of a correspondence is left out, its certainty is 0.
         """
         start = time.perf_counter()
         a, b = self._prepare_both(image0, image1)
+        a, b = _with_mask(a, mask0, "mask0"), _with_mask(b, mask1, "mask1")
         sizes = [checked_map_size(each.image.size, size, self.config.resolution) for each in (a, b)]
         found = find_warp(*self.network.decode(a.encoded, b.encoded), self.matching.logit_scale, options)
         overlap = overlap_probability(found.forward.statistics(), self.file.card.get("pair_score"))
@@ -123,32 +167,45 @@ class Matcher:
         warp.meta["seconds"] = round(time.perf_counter() - start, 4)
         return warp
 
-    def match_tiles(self, image0: ImageLike, image1: ImageLike, max_matches: int = 8192) -> Matches:
-        """Matches of two large photos at full resolution, tile by tile, in bounded memory."""
-        return match_tiles(self, image0, image1, max_matches)
+    def match_tiles(
+        self,
+        image0: ImageLike,
+        image1: ImageLike,
+        max_matches: int = MAX_MATCHES,
+        *,
+        mask0: MaskLike | None = None,
+        mask1: MaskLike | None = None,
+    ) -> Matches:
+        """Matches of two large photos at full resolution, tile by tile, in bounded memory.
+
+        Masks as in `match`.
+        """
+        return match_tiles(self, image0, image1, max_matches, mask0=mask0, mask1=mask1)
 
     @torch.inference_mode()
-    def match_many(self, pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Iterator[Matches]:
+    def match_many(
+        self, pairs: Iterable[tuple[ImageLike | PreparedImage, ImageLike | PreparedImage]]
+    ) -> Iterator[Matches]:
         """Matches of many pairs; a photo given by its path is encoded once while it stays in the cache.
+
+        A photo with a mask is given as `prepare(photo, mask)`.
 
         On CUDA pairs of the same sizes are decoded together. meta["seconds"] is the time since the result
         before was taken.
         """
-        waiting: deque[tuple[PreparedImage, PreparedImage]] = deque()
-        start = time.perf_counter()
-        for found in self.matching.between_many(self._decoded(pairs, waiting)):
-            matches = self._matches(*waiting.popleft(), found)
-            matches.meta["seconds"] = round(time.perf_counter() - start, 4)
-            yield matches
-            start = time.perf_counter()
+        for masked, group in groupby(pairs, key=_has_mask):
+            if masked:
+                yield from (self.match(*checked_pair(pair)) for pair in group)
+            else:
+                yield from self._match_unmasked(group)
 
     @torch.inference_mode()
-    def prepare(self, source: ImageLike | PreparedImage) -> PreparedImage:
-        """Read, resize and encode a photo, for use in many pairs."""
-        if isinstance(source, PreparedImage):
-            return source
-        image, resized = self._read(source)
-        return PreparedImage(image, resized, self.network.encode(resized.tensor))
+    def prepare(self, source: ImageLike | PreparedImage, mask: MaskLike | None = None) -> PreparedImage:
+        """Read, resize and encode a photo, for use in many pairs; `mask` as in `match`."""
+        if not isinstance(source, PreparedImage):
+            image, resized = self._read(source)
+            source = PreparedImage(image, resized, self.network.encode(resized.tensor))
+        return _with_mask(source, mask, "mask")
 
     @torch.inference_mode()
     def describe(
@@ -173,7 +230,8 @@ class Matcher:
         dense0, dense1 = self.network.decode(a.encoded, b.encoded)
         here = torch.tensor(point, dtype=torch.float32, device=self.device)
         inside = resize_points(here, a.resized.scale)
-        best = self._match_keypoints(a, b, (dense0, dense1), np.asarray([point], dtype=np.float32)).points1[0]
+        asked = _Keypoints(np.asarray([point], dtype=np.float32), None)
+        best = self._locate_keypoints(a, b, (dense0, dense1), asked).points1[0]
         return Explanation(
             image0=a.image.rgb,
             image1=b.image.rgb,
@@ -193,7 +251,7 @@ class Matcher:
         vector = torch.cat([p / p.norm() for p in pooled])
         return as_array(vector / vector.norm())
 
-    def variant(self, **options: Any) -> Matcher:
+    def variant(self, **options: Unpack[MatcherOptions]) -> Matcher:
         """The same network with other settings (fields of `MatcherConfig`) and a cache of its own."""
         other = copy.copy(self)
         other.config = replace(self.config, **options).for_network(self.model.capabilities)
@@ -203,9 +261,21 @@ class Matcher:
 
     # ---- how it is done
 
+    def _match_unmasked(
+        self, pairs: Iterable[tuple[ImageLike | PreparedImage, ImageLike | PreparedImage]]
+    ) -> Iterator[Matches]:
+        """`match_many`, the next pairs decoded while one is matched."""
+        waiting: deque[tuple[PreparedImage, PreparedImage]] = deque()
+        start = time.perf_counter()
+        for found in self.matching.between_many(self._decoded(pairs, waiting)):
+            matches = self._matches(*waiting.popleft(), found)
+            matches.meta["seconds"] = round(time.perf_counter() - start, 4)
+            yield matches
+            start = time.perf_counter()
+
     def _decoded(
         self,
-        pairs: Iterable[tuple[ImageLike, ImageLike]],
+        pairs: Iterable[tuple[ImageLike | PreparedImage, ImageLike | PreparedImage]],
         waiting: deque[tuple[PreparedImage, PreparedImage]],
     ) -> Iterator[tuple[DenseDescriptors, DenseDescriptors]]:
         """Descriptors of every pair, in order; the photos wait for their matches."""
@@ -250,17 +320,29 @@ class Matcher:
 
     def _matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
         """Matches of the photos as they are; then, as the settings allow, through other views."""
-        matches = self._to_matches(a, b, found)
+        first = _on_usable_pixels(self._to_matches(a, b, found), a, b)
+        return self._look_again(a, b, first, partial(self._match_views, a, b))
+
+    def _look_again(
+        self, a: PreparedImage, b: PreparedImage, matches: Matches, match_dense: MatchDense
+    ) -> Matches:
+        """The chosen ones of `matches`, or of better ones that `match_dense` finds in other views."""
+        config = self.config
         matches.meta["looks"] = 1
-        if self.config.looks != "once":
+        if config.looks != "once":
             seen = (
                 EncodedViews(a.image.rgb, self.network.encode),
                 EncodedViews(b.image.rgb, self.network.encode),
             )
-            views, evidence = partial(self._match_views, a, b, seen), partial(self._evidence, seen)
-            looks, resolution = self.config.looks, self.config.resolution
-            matches = rematch(matches, views, looks, resolution, self.rematching, evidence)
-        return choose_matches(matches, self.config.max_matches, self.config.min_score, self.config.crowding)
+
+            def match_views(views: ViewPair) -> Matches:
+                return match_dense(self.network.decode(seen[0][views.view0], seen[1][views.view1]), views)
+
+            evidence = partial(self._evidence, seen)
+            matches = rematch(
+                matches, match_views, config.looks, config.resolution, self.rematching, evidence
+            )
+        return choose_matches(matches, config.max_matches, config.min_score, config.crowding)
 
     def _evidence(self, seen: tuple[EncodedViews, EncodedViews], views: ViewPair) -> float | None:
         """How much of what `views` show is found by coarse descriptors; None where the network has none."""
@@ -269,11 +351,24 @@ class Matcher:
             return None
         return coarse_evidence(coarse[0][0], coarse[1][0], self.matching.logit_scale)
 
+    def _between(
+        self, a: PreparedImage, b: PreparedImage, dense: tuple[DenseDescriptors, DenseDescriptors]
+    ) -> Candidates:
+        """Matches on the grids. What masks leave out is searched as well, so that a point whose partner is
+        masked finds it, and not the next best one; so more are asked for.
+        """
+        share = a.usable_share * b.usable_share
+        return (self.matching if share == 1 else self.matching.before_masks(share)).between(*dense)
+
     def _match_views(
-        self, a: PreparedImage, b: PreparedImage, seen: tuple[EncodedViews, EncodedViews], views: ViewPair
+        self,
+        a: PreparedImage,
+        b: PreparedImage,
+        dense: tuple[DenseDescriptors, DenseDescriptors],
+        views: ViewPair,
     ) -> Matches:
         """Match what `views` show of the photos; the result is that of the photos themselves."""
-        found = self.matching.between(*self.network.decode(seen[0][views.view0], seen[1][views.view1]))
+        found = self._between(a, b, dense)
         points0 = apply_homography(views.view0.photo_from_view, as_array(found.points0))
         points1 = apply_homography(views.view1.photo_from_view, as_array(found.points1))
         matches = self._to_matches(a, b, found)
@@ -286,19 +381,47 @@ class Matcher:
             ids0=matches.grid0.nearest(points0),
             ids1=matches.grid1.nearest(points1),
         )
-        return mapped.select(_inside(points0, matches.size0) & _inside(points1, matches.size1))
+        inside = _inside(points0, matches.size0) & _inside(points1, matches.size1)
+        return _on_usable_pixels(mapped.select(inside), a, b)
 
     def _match_keypoints(
         self,
         a: PreparedImage,
         b: PreparedImage,
+        given: _Keypoints,
         dense: tuple[DenseDescriptors, DenseDescriptors],
-        keypoints: FloatArray,
+        views: ViewPair,
     ) -> Matches:
-        points0 = resize_points(torch.from_numpy(keypoints).to(self.device), a.resized.scale)
-        matches = self._to_matches(a, b, self.matching.of_keypoints(*dense, points0))
+        """Mutual matches of keypoints of both photos, described by `dense` in `views`."""
+        (shown0, points0), (shown1, points1) = (
+            _shown(points, view) for points, view in zip((given.points0, given.points1), views, strict=True)
+        )
+        found = self.matching.between_keypoints(
+            *dense, *(torch.from_numpy(points).to(self.device) for points in (points0, points1))
+        )
+        matches = self._to_matches(a, b, found)
+        matches = replace(matches, ids0=shown0[matches.ids0], ids1=shown1[matches.ids1])
+        return _on_usable_pixels(given.named(matches), a, b)
+
+    def _locate_keypoints(
+        self,
+        a: PreparedImage,
+        b: PreparedImage,
+        dense: tuple[DenseDescriptors, DenseDescriptors],
+        given: _Keypoints,
+    ) -> Matches:
+        """The best match in the other photo of each keypoint of one photo, in order."""
+        if given.points0 is not None:
+            points = resize_points(torch.from_numpy(given.points0).to(self.device), a.resized.scale)
+            found = self.matching.of_keypoints(*dense, points)
+        else:
+            assert given.points1 is not None
+            points = resize_points(torch.from_numpy(given.points1).to(self.device), b.resized.scale)
+            back = self.matching.of_keypoints(dense[1], dense[0], points)
+            found = Candidates(back.points1, back.points0, back.index1, back.index0, back.score)
+        matches = self._to_matches(a, b, found)
         matches.meta["looks"] = 1
-        return replace(matches, points0=keypoints)  # exactly what was given, not its round trip
+        return _on_usable_pixels(given.named(matches), a, b)
 
     def _grid(self, prepared: PreparedImage) -> Grid:
         """The grid of a photo in its original pixels."""
@@ -341,6 +464,61 @@ class Matcher:
         )
 
 
+@dataclass(frozen=True)
+class _Keypoints:
+    """Keypoints that a caller gave, of one photo or both, in original pixels."""
+
+    points0: FloatArray | None  # (N, 2)
+    points1: FloatArray | None  # (M, 2)
+
+    @staticmethod
+    def checked(a: PreparedImage, b: PreparedImage, keypoints0: Any, keypoints1: Any) -> _Keypoints | None:
+        """None where none were given."""
+        if keypoints0 is None and keypoints1 is None:
+            return None
+        return _Keypoints(
+            None if keypoints0 is None else checked_keypoints(keypoints0, a.image.size, 0),
+            None if keypoints1 is None else checked_keypoints(keypoints1, b.image.size, 1),
+        )
+
+    @property
+    def is_mutual(self) -> bool:
+        return self.points0 is not None and self.points1 is not None
+
+    def named(self, matches: Matches) -> Matches:
+        """`matches`, whose ids are row numbers of the keypoints, at exactly the points that were given."""
+        if self.points0 is not None:
+            matches = replace(matches, points0=self.points0[matches.ids0], grid0=None)
+        if self.points1 is not None:
+            matches = replace(matches, points1=self.points1[matches.ids1], grid1=None)
+        return matches
+
+
+def _shown(points: FloatArray | None, view: View) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Row numbers (K,) of those of points (N, 2), original pixels, that a view shows, and where (K, 2)."""
+    assert points is not None
+    in_view = apply_homography(np.linalg.inv(view.photo_from_view), points)
+    shown = ((in_view >= -0.5) & (in_view <= np.asarray(view.size) - 0.5)).all(axis=1)
+    return np.flatnonzero(shown), in_view[shown].astype(np.float32)
+
+
+def _has_mask(pair: Any) -> bool:
+    photos = pair if isinstance(pair, tuple | list) else ()
+    return any(isinstance(photo, PreparedImage) and photo.mask is not None for photo in photos)
+
+
+def _with_mask(prepared: PreparedImage, mask: MaskLike | None, label: str) -> PreparedImage:
+    return prepared if mask is None else replace(prepared, mask=load_mask(mask, prepared.image.size, label))
+
+
+def _on_usable_pixels(matches: Matches, a: PreparedImage, b: PreparedImage) -> Matches:
+    """The matches whose points lie on usable pixels of both photos."""
+    for photo, name in ((a, "points0"), (b, "points1")):
+        if photo.mask is not None:
+            matches = matches.select(usable_at(photo.mask, getattr(matches, name)))
+    return matches
+
+
 def _to_original(points: Tensor, prepared: PreparedImage) -> FloatArray:
     """Resized pixels (K, 2) to original ones, kept inside the photo."""
     scale = prepared.resized.scale
@@ -368,10 +546,10 @@ def _inside(points: npt.NDArray[np.float64], size: Size) -> npt.NDArray[np.bool_
 def load_matcher(
     model: str | Path = DEFAULT_MODEL,
     device: str | torch.device = "auto",
-    preset: str = "default",
+    preset: Preset | str = "default",
     max_keypoints: int | None = None,
-    backend: str = "auto",
-    **options: Any,
+    backend: Backend | str = "auto",
+    **options: Unpack[MatcherOptions],
 ) -> Matcher:
     """A matcher by model name or .safetensors path; `options` are fields of `MatcherConfig`.
 
@@ -392,12 +570,33 @@ def load_matcher(
     return Matcher(file, replace(PRESETS[preset], **options), pick_device(device), backend)
 
 
-_DEFAULT: dict[str, Matcher] = {}
+class LoadOptions(MatcherOptions, total=False):
+    """What `load_matcher` takes, as keywords."""
+
+    model: str | Path
+    device: str | torch.device
+    preset: Preset | str
+    max_keypoints: int | None
+    backend: Backend | str
 
 
-def match(image0: ImageLike, image1: ImageLike, **options: Any) -> Matches:
-    """Matches of two photos; options as in `load_matcher`. The model is loaded once and kept."""
-    key = repr(sorted(options.items(), key=lambda item: item[0]))
-    if key not in _DEFAULT:
-        _DEFAULT[key] = load_matcher(**options)
-    return _DEFAULT[key].match(image0, image1)
+_LOADED: LRUCache[str, Matcher] = LRUCache(KEPT_MATCHERS)
+
+
+def match(
+    image0: ImageLike,
+    image1: ImageLike,
+    keypoints0: npt.ArrayLike | Tensor | None = None,
+    keypoints1: npt.ArrayLike | Tensor | None = None,
+    *,
+    mask0: MaskLike | None = None,
+    mask1: MaskLike | None = None,
+    **options: Unpack[LoadOptions],
+) -> Matches:
+    """Matches of two photos: `Matcher.match`, with options as in `load_matcher`.
+
+    Matchers with the last few combinations of options are kept, so a model is not loaded for every pair.
+    """
+    key = repr(sorted(options.items()))
+    matcher = _LOADED.get(key, lambda: load_matcher(**options))
+    return matcher.match(image0, image1, keypoints0, keypoints1, mask0=mask0, mask1=mask1)

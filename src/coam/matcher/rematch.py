@@ -196,8 +196,9 @@ def with_parallax(best: DominantPlane, first: Matches, options: RematchOptions) 
         return best.matches
     beyond = first.select(parallax).top(int(options.parallax_share * len(best.matches)))
     kept = best.matches.top(len(best.matches) - len(beyond))
-    assert beyond.grid1 is not None
-    both = Matches.join([kept, replace(beyond, ids1=beyond.grid1.nearest(beyond.points1))])
+    if beyond.grid1 is not None:  # else ids are those of given keypoints
+        beyond = replace(beyond, ids1=beyond.grid1.nearest(beyond.points1))
+    both = Matches.join([kept, beyond])
     return both.select(np.argsort(-both.scores, kind="stable"))
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from coam.images import RGB, ImageLike, load_image
+from coam.images.mask import Mask, MaskLike, load_mask
 from coam.matching.dense import CROWDING_CELLS
 from coam.matching.selection import choose_spread
 from coam.types import FloatArray, Grid, Matches, Size
@@ -24,6 +25,8 @@ from coam.types import FloatArray, Grid, Matches, Size
 if TYPE_CHECKING:
     from coam.matcher.matcher import Matcher
 
+Pixels = TypeVar("Pixels", RGB, Mask)
+MAX_MATCHES = 8192  # of large photos
 STEP = 4  # pixels between grid positions of a tile at full resolution: the stride of the default model
 
 
@@ -56,11 +59,10 @@ class Window:
         """(2,) x and y of its first pixel."""
         return np.asarray([self.left, self.top], dtype=np.float32)
 
-    def cut(self, rgb: RGB) -> RGB:
-        """The pixels (height, width, 3) inside."""
-        return np.ascontiguousarray(
-            rgb[self.top : self.top + self.height, self.left : self.left + self.width]
-        )
+    def cut(self, pixels: Pixels) -> Pixels:
+        """Those of pixels (H, W) or (H, W, 3) that lie inside, (height, width) or (height, width, 3)."""
+        inside = pixels[self.top : self.top + self.height, self.left : self.left + self.width]
+        return np.ascontiguousarray(inside)
 
     def holds(self, points: FloatArray, margin: float = 0.0) -> npt.NDArray[np.bool_]:
         """Which points (N, 2) lie inside, or within `margin` pixels of it."""
@@ -73,17 +75,24 @@ def match_tiles(
     matcher: Matcher,
     image0: ImageLike,
     image1: ImageLike,
-    max_matches: int = 8192,
+    max_matches: int = MAX_MATCHES,
     options: TileOptions = DEFAULT_OPTIONS,
+    *,
+    mask0: MaskLike | None = None,
+    mask1: MaskLike | None = None,
 ) -> Matches:
     """Matches of two photos of any size at full resolution, best first, at most `max_matches`.
 
     Tiles of photo 0 have the matcher's resolution. Photos that fit into one tile, and those of which the
-    first pass finds nothing, are matched as `matcher.match` does.
+    first pass finds nothing, are matched as `matcher.match` does. Masks as there.
     """
     start = time.perf_counter()
     photo0, photo1 = load_image(image0), load_image(image1)
-    first = matcher.match(photo0, photo1)
+    usable0, usable1 = (
+        None if mask is None else load_mask(mask, photo.size, name)
+        for mask, photo, name in ((mask0, photo0, "mask0"), (mask1, photo1, "mask1"))
+    )
+    first = matcher.match(photo0, photo1, mask0=usable0, mask1=usable1)
     side = matcher.config.resolution
     if max(*photo0.size, *photo1.size) <= side:
         return first
@@ -96,7 +105,12 @@ def match_tiles(
         if len(near) < options.min_guides:
             continue
         region = region_of(tile, near, options.margin)
-        pair = once.match(tile.cut(photo0.rgb), region.cut(photo1.rgb))
+        pair = once.match(
+            tile.cut(photo0.rgb),
+            region.cut(photo1.rgb),
+            mask0=None if usable0 is None else tile.cut(usable0),
+            mask1=None if usable1 is None else region.cut(usable1),
+        )
         moved = replace(pair, points0=pair.points0 + tile.corner, points1=pair.points1 + region.corner)
         found.append(moved.select(agreeing(moved, near, tolerance, options.neighbours)))
     merged = _merged(found, max_matches, options.crowding)

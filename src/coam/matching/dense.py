@@ -5,8 +5,9 @@ Everything here is in pixels of the resized photos; `coam.matcher` maps them bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from torch import Tensor
 from coam.geometry.coordinates import cell_centres
 from coam.matching.grid import sample_map
 from coam.matching.guided import LARGEST_LOGIT_SCALE, can_guide, guided_dual_softmax
-from coam.matching.mutual import dual_softmax_nearest, mutual_nearest, nearest
+from coam.matching.mutual import dual_softmax_nearest, log_partition, mutual_nearest, nearest
 from coam.matching.pair_score import statistics_of_sums, sums_of_matches
-from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, seek
+from coam.matching.refine import RefinedPoints, fine_logit_scale, refine_paper, refine_quadratic, seek
 from coam.matching.selection import choose_spread
 from coam.matching.settings import MatcherConfig
 from coam.models.outputs import DenseDescriptors
@@ -24,6 +25,7 @@ from coam.models.outputs import DenseDescriptors
 SHARP_SPREAD = 1.8  # pixels: a fine peak up to 1.3 pixels wide (the width it is trained to have) is sharp
 CROWDING_CELLS = 16  # along the long side of photo 0
 OVERSAMPLING = 4  # times as many are refined as wanted: some turn out less sharp, or crowded
+LEAST_SHARE = 0.01  # of a photo that a mask leaves: with less, fewer matches are left
 MIN_POSITIONS = 64  # fewer positions than this are not picked out: there is nothing to gain
 
 
@@ -83,8 +85,13 @@ class DenseMatching:
         """Mutual matches of many pairs, in order."""
         return (self.between(*pair) for pair in pairs)
 
+    def before_masks(self, share: float) -> DenseMatching:
+        """The same search, of which as many matches are left when masks take all but a `share` of them."""
+        most = math.ceil(self.config.max_matches / max(share, LEAST_SHARE))
+        return DenseMatching(replace(self.config, max_matches=most), self.logit_scale)
+
     def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
-        """The best match in photo 1 of each of points0 (K, 2), in order; they have no grid index (-1)."""
+        """The best match in photo 1 of each of points0 (K, 2), in order: `index0` counts them."""
         positions1 = self.positions(dense1)
         descriptors1, score1 = self._on_grid(dense1, positions1)
         query = sample_map(dense0.descriptors, points0[None], dense0.stride, normalise=True)[0]
@@ -94,7 +101,48 @@ class DenseMatching:
         points1 = self._look_back(dense0, dense1, points0, found1)
         weighed = self.config.ranking == "paper"
         score = similarity if weighed else similarity * score0 * score1[index1]
-        return Candidates(points0, points1, torch.full_like(index1, -1), index1, score.clamp(0, 1))
+        order = torch.arange(len(index1), device=index1.device)
+        return Candidates(points0, points1, order, index1, score.clamp(0, 1))
+
+    def between_keypoints(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
+    ) -> Candidates:
+        """Mutual matches, best first, of points0 (K, 2) and points1 (L, 2), of which `index0`, `index1` tell.
+
+        Scores are those of grid matches: probabilities are over the other photo's grid, not over its
+        keypoints, however few these are.
+        """
+        score0, score1 = (
+            sample_map(dense.score, points[None], dense.stride)[0, :, 0]
+            for dense, points in ((dense0, points0), (dense1, points1))
+        )
+        worth0, worth1 = (score >= self.config.min_distinctiveness for score in (score0, score1))
+        worth0, worth1 = torch.nonzero(worth0).squeeze(1), torch.nonzero(worth1).squeeze(1)
+        points0, points1, score0, score1 = points0[worth0], points1[worth1], score0[worth0], score1[worth1]
+        descriptors0, descriptors1 = (
+            sample_map(dense.descriptors, points[None], dense.stride, normalise=True)[0]
+            for dense, points in ((dense0, points0), (dense1, points1))
+        )
+        if self.config.ranking == "paper":
+            mutual = mutual_nearest(self._weighed(descriptors0, score0), self._weighed(descriptors1, score1))
+            index0, index1, rank = mutual.index0, mutual.index1, mutual.similarity
+        else:
+            mutual = mutual_nearest(
+                *self._with_fine(dense0, dense1, descriptors0, descriptors1, points0, points1)
+            )
+            index0, index1 = mutual.index0, mutual.index1
+            exponent = self.logit_scale * (descriptors0[index0] * descriptors1[index1]).sum(dim=1)
+            over_grid1 = log_partition(descriptors0[index0], self._side(dense1).descriptors, self.logit_scale)
+            over_grid0 = log_partition(descriptors1[index1], self._side(dense0).descriptors, self.logit_scale)
+            probability = (2 * exponent - over_grid0 - over_grid1).clamp(max=0).exp()
+            rank = probability.sqrt() * score0[index0] * score1[index1]
+        rank = rank * self._agreement(dense0, dense1, points0[index0], points1[index1])
+        score, order = torch.sort(rank.clamp(0, 1), descending=True, stable=True)
+        order = order[score >= self.config.min_score]
+        index0, index1 = index0[order], index1[order]
+        return Candidates(
+            points0[index0], points1[index1], worth0[index0], worth1[index1], score[: len(order)]
+        )
 
     def positions(self, dense: DenseDescriptors) -> Tensor:
         """Grid positions (N, 2) in resized pixels."""
@@ -211,6 +259,40 @@ class DenseMatching:
             return points1
         back = self._seek(dense1, dense0, points1, points0)
         return points1 - (back.points - points0) / 2
+
+    def _with_fine(
+        self,
+        dense0: DenseDescriptors,
+        dense1: DenseDescriptors,
+        descriptors0: Tensor,
+        descriptors1: Tensor,
+        points0: Tensor,
+        points1: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Descriptors of both, (K, D + F) and (L, D + F), that also tell keypoints of one cell apart.
+
+        The logits of the fine map in a window are added to those of the descriptors.
+        """
+        if self.config.refinement != "fine":
+            return descriptors0, descriptors1
+        assert dense0.fine is not None
+        assert dense1.fine is not None
+        fine0 = sample_map(dense0.fine, points0[None], dense0.fine_stride)[0]
+        fine1 = sample_map(dense1.fine, points1[None], dense1.fine_stride)[0]
+        fine0 = fine0 * (fine_logit_scale(dense0.fine.shape[1]) / self.logit_scale)
+        return torch.cat([descriptors0, fine0], dim=1), torch.cat([descriptors1, fine1], dim=1)
+
+    def _agreement(
+        self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor, points1: Tensor
+    ) -> Tensor:
+        """How well (K,), in (0, 1], the fine maps see points0 (K, 2) and points1 (K, 2) at the same place."""
+        if self.config.refinement != "fine":
+            return torch.ones(len(points0), device=points0.device)
+        there = self._seek(dense0, dense1, points0, points1)
+        back = self._seek(dense1, dense0, points1, points0)
+        apart = ((there.points - points1) - (back.points - points0)) / 2  # as in `_look_back`
+        sharpness = (SHARP_SPREAD / (0.5 + there.spread)).clamp(max=1.0)
+        return sharpness * torch.exp(-0.5 * (apart / self.config.keypoint_tolerance).square().sum(dim=1))
 
     # ---- what the steps share
 

@@ -112,6 +112,27 @@ def nearest(queries: Tensor, descriptors1: Tensor, chunk: int | None = None) -> 
     return best.index, best.value
 
 
+@torch.no_grad()
+def log_partition(
+    queries: Tensor, descriptors1: Tensor, logit_scale: float, chunk: int | None = None
+) -> Tensor:
+    """log of the sum over descriptors1 (M, D) of exp(logit_scale <q, d>), (N,), for each of queries (N, D).
+
+    What a softmax over descriptors1 divides by; -inf where there are none.
+    """
+    softmax = _Softmax.between(queries, descriptors1, logit_scale)
+    total = queries.new_full(
+        (len(queries),), 0.0 if softmax.needs_no_shift else -math.inf, dtype=torch.float32
+    )
+    for tile in _tiles(queries.float() * softmax.scale, descriptors1, chunk):
+        if softmax.needs_no_shift:
+            total[tile.rows] += tile.similarity.exp2_().sum(dim=1)
+        else:
+            exponent = torch.logsumexp(tile.similarity * math.log(2), dim=1)
+            total[tile.rows] = torch.logaddexp(total[tile.rows], exponent)
+    return total.log() if softmax.needs_no_shift else total
+
+
 def _fused(descriptors0: Tensor, descriptors1: Tensor, logit_scale: float | None) -> MutualMatches | None:
     """The same by a fused kernel, where there is one that takes these."""
     kernels = fused_kernels(descriptors0.device)

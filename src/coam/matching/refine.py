@@ -7,6 +7,7 @@ pixels in our convention.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -114,6 +115,11 @@ def refine_softargmax(
     return _expectation(weight, resize_points(position, (stride, stride)))
 
 
+def fine_logit_scale(channels: int) -> float:
+    """Factor on products of fine features in a softmax, as in training."""
+    return 1.0 / math.sqrt(channels)
+
+
 @torch.no_grad()
 def seek(
     fine0: Tensor, fine1: Tensor, points0: Tensor, near1: Tensor, stride: float, radius: int
@@ -122,7 +128,7 @@ def seek(
 
     `refine_softargmax` of sampled features; on a CUDA device with Triton in one kernel.
     """
-    logit_scale = float(len(fine0)) ** -0.5  # as in training
+    logit_scale = fine_logit_scale(len(fine0))
     kernels = fused_kernels(fine0.device)
     if kernels is not None and kernels.takes_fine_maps(fine0, fine1, radius):
         fused: RefinedPoints = kernels.fused_seek(fine0, fine1, points0, near1, stride, radius, logit_scale)

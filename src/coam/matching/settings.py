@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from coam.errors import ConfigError
 
 if TYPE_CHECKING:  # the command line reads the choices before torch is imported
     from coam.models.network import Capabilities
 
+Preset = Literal["default", "paper"]
 Ranking = Literal["dual_softmax", "paper"]
 Looks = Literal["once", "align", "search"]
 Search = Literal["guided", "exact"]
@@ -45,6 +47,7 @@ class MatcherConfig:
     search: Search = "guided"
     refinement: Refinement = "auto"  # how points in photo 1 become sub-pixel; "auto": the best the model has
     fine_radius: int = 2  # cells around a match in which the fine map is searched
+    keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
     looks: Looks = "search"
     cached_images: int = 24  # how many encoded photos `match_many` keeps
@@ -60,6 +63,8 @@ class MatcherConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ConfigError(f"{name} must lie between 0 and 1, not {value!r}")
+        if not isinstance(self.keypoint_tolerance, int | float) or not 0 < self.keypoint_tolerance < math.inf:
+            raise ConfigError(f"keypoint_tolerance must be above 0 pixels, not {self.keypoint_tolerance!r}")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
@@ -72,6 +77,25 @@ class MatcherConfig:
         refinement = able[0] if self.refinement == "auto" else self.refinement
         too_fine = self.grid is None and capabilities.stride < CLOSEST_STEP
         return replace(self, refinement=refinement, grid=GRID_OF_FINE_MAPS if too_fine else self.grid)
+
+
+class MatcherOptions(TypedDict, total=False):
+    """The fields of `MatcherConfig` as keywords, each of which may be left out."""
+
+    resolution: int
+    squash: bool
+    grid: int | None
+    max_matches: int
+    min_score: float
+    min_distinctiveness: float
+    crowding: float
+    ranking: Ranking
+    search: Search
+    refinement: Refinement
+    fine_radius: int
+    keypoint_tolerance: float
+    looks: Looks
+    cached_images: int
 
 
 PRESETS: dict[str, MatcherConfig] = {

@@ -32,10 +32,8 @@ from PIL import Image
 from torch import Tensor
 
 import coam
-from coam.evaluation.matchers.keypoints import descriptors_at
 from coam.geometry.coordinates import resize_points
 from coam.images import load_image
-from coam.matching.mutual import mutual_nearest
 
 NAME = "coam"
 PHOTO = "photo"  # data set beside `keypoints` in a features file: the bytes of a JPEG
@@ -56,15 +54,15 @@ class CoAM(BaseModel):  # type: ignore[misc]
     default_conf = {  # noqa: RUF012
         "model": "cdunet-lite1",
         "resolution": 640,  # long side at which photos are matched
-        "max_matches": 4096,  # dense
-        "min_similarity": 0.0,  # sparse: cosine of two descriptors
+        "max_matches": 4096,
+        "min_score": 0.001,
         "device": "auto",
         "looks": "once",  # positions that all pairs share; "align" or "search" for single hard pairs
     }
     required_inputs: list[str] = []  # noqa: RUF012
 
     def _init(self, conf: dict[str, Any]) -> None:
-        names = ("resolution", "max_matches", "looks")
+        names = ("resolution", "max_matches", "min_score", "looks")
         settings = {name: conf[name] for name in names}
         self.matcher = coam.load_matcher(conf["model"], conf["device"], **settings)
 
@@ -84,19 +82,12 @@ class CoAM(BaseModel):  # type: ignore[misc]
     def _match_keypoints(self, data: dict[str, Any]) -> dict[str, Tensor]:
         photos = [_decoded(data, side) for side in (0, 1)]
         points = [_in_photo(data, side, photo.size) for side, photo in enumerate(photos)]
-        prepared = [self.matcher.prepare(photo) for photo in photos]
-        dense = self.matcher.describe(*prepared)
-        described = [
-            descriptors_at(dense[side], points[side].to(self.matcher.device), photos[side].size)
-            for side in (0, 1)
-        ]
-        found = mutual_nearest(described[0], described[1])
-        keep = (found.similarity >= self.conf["min_similarity"]).cpu()
-        index0, index1 = found.index0.cpu()[keep], found.index1.cpu()[keep]
+        found = self.matcher.match(*photos, *points)
+        index0, index1 = torch.from_numpy(found.ids0), torch.from_numpy(found.ids1)
         matches = torch.full((1, len(points[0])), -1, dtype=torch.int64)
         scores = torch.zeros(1, len(points[0]))
         matches[0, index0] = index1
-        scores[0, index0] = found.similarity.cpu()[keep].clamp(0, 1).float()
+        scores[0, index0] = torch.from_numpy(found.scores)
         return {"matches0": matches, "matching_scores0": scores}
 
 

@@ -95,7 +95,7 @@ def require_enough_photos(folder: PhotoFolder, minimum: int = 2) -> None:
 
 def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[np.bool_]]:
     """photo name -> (H, W) usable pixels, from NAME.png or the photo's own name in the folder `masks`."""
-    from coam.images import load_image
+    from coam.images.mask import load_mask
 
     if masks is None:
         return {}
@@ -103,13 +103,7 @@ def read_masks(folder: PhotoFolder, masks: str | None) -> dict[str, npt.NDArray[
     for photo in folder.photos:
         for candidate in (Path(masks) / f"{photo.name}.png", (Path(masks) / photo.name).with_suffix(".png")):
             if candidate.is_file():
-                mask = load_image(candidate).rgb.max(axis=2) > 0
-                if mask.shape != (photo.size[1], photo.size[0]):
-                    raise DataError(
-                        f"{candidate}: is not of the size of its photo; make it {photo.size[0]} x "
-                        f"{photo.size[1]}"
-                    )
-                found[photo.name] = mask
+                found[photo.name] = load_mask(candidate, photo.size)
                 break
     if not found:
         raise DataError(f"{masks}: holds no mask for any photo; name them like the photos, with .png added")

@@ -30,7 +30,7 @@ def test_keypoints_are_described_and_matched(weights: Path, tmp_path: Path) -> N
     large = textured(1, (260, 200))
     save(tmp_path / "0.png", large[20:180, 20:220])
     save(tmp_path / "1.png", large[26:186, 12:212])  # everything moves by (8, -6)
-    matcher = load_matcher(weights, "cpu", resolution=192)
+    matcher = load_matcher(weights, "cpu", resolution=192, min_score=0.0, min_distinctiveness=0.0)
     keypoints = KeypointMatcher(matcher)
     found = next(iter(keypoints.match_many([(tmp_path / "0.png", tmp_path / "1.png")])))
     assert len(found) > 40
@@ -41,6 +41,20 @@ def test_keypoints_are_described_and_matched(weights: Path, tmp_path: Path) -> N
     sift = np.array([k.pt for k in cv2.SIFT.create(nfeatures=2048).detect(grey, None)])
     nearest = np.linalg.norm(found.points0[:, None] - sift[None], axis=2).min(axis=1)
     assert np.median(nearest) < 0.6  # keypoints, not grid positions
+
+
+def test_our_models_on_sift_by_name() -> None:
+    by_name, by_option = (
+        find_matcher("coam+sift", device="cpu"),
+        find_matcher("cdunet-lite1", keypoints="sift", device="cpu"),
+    )
+    assert by_name == by_option
+    assert by_name.name == "cdunet-lite1+sift"
+    assert by_name.config["max_keypoints"] == 4096  # as many as the SIFT baselines have
+    assert find_matcher("capsnet-cf+sift", device="cpu").name == "capsnet-cf+sift"
+    assert find_matcher("coam", device="cpu").name == "cdunet-lite1"
+    with pytest.raises(ConfigError, match="there is no matcher 'nonsense'"):
+        find_matcher("nonsense+sift")
 
 
 def test_other_keypoints_and_other_matchers_are_refused() -> None:

@@ -100,11 +100,13 @@ def _descriptors(dense: Any, points: Array, size: Size) -> npt.NDArray[np.float3
     """Unit descriptors (N, D) at original pixels (N, 2)."""
     import torch
 
-    from coam.evaluation.matchers.keypoints import descriptors_at
+    from coam.geometry.coordinates import resize_points
+    from coam.matching.grid import sample_map
     from coam.tensors import as_array
 
     positions = torch.from_numpy(points).float().to(dense.descriptors.device)
-    return as_array(descriptors_at(dense, positions, size))
+    inside = resize_points(positions, (dense.size[1] / size[0], dense.size[0] / size[1]))
+    return as_array(sample_map(dense.descriptors, inside[None], dense.stride, normalise=True)[0])
 
 
 def standard_deviation(label: str) -> Summary:

@@ -1,6 +1,7 @@
 """Matchers by name: whatever a user types after --matcher, as a `MatcherSpec`.
 
-cdunet-lite1, path/to/model.safetensors     ours; keypoints="sift": describes SIFT keypoints, else its grid
+cdunet-lite1, path/to/model.safetensors     ours; coam: the default model
+coam+sift, cdunet-lite1+sift                ours on SIFT keypoints of both photos; or keypoints="sift"
 sift, rootsift, orb                         OpenCV
 disk, aliked+lightglue, loftr, xfeat        kornia or vismatch, if their weights are on this machine
 package.module:function                     your own: function(path0, path1) -> Matches, or a function without
@@ -25,6 +26,7 @@ from coam.errors import ConfigError
 from coam.types import FloatArray, Matches, PairMatcher, Size
 
 PathPair = tuple[Path, Path]
+ON_SIFT = "+sift"  # behind the name of one of our models
 
 # Matchers that are not our networks: name -> "module:function", imported when asked for. The function gives
 # the spec: function(name, device, options) -> MatcherSpec.
@@ -71,12 +73,15 @@ def find_matcher(name: str, *, device: str = "auto", **options: Any) -> MatcherS
     chosen = {key: value for key, value in options.items() if value is not None}
     if ":" in name and not Path(name).exists():
         return _plugged_in(name, chosen)
+    if name.endswith(ON_SIFT) and name not in MATCHERS:
+        name, chosen["keypoints"] = name.removesuffix(ON_SIFT), "sift"
     lower = name.lower()
     if lower in MATCHERS:
         make_spec: Callable[[str, str, dict[str, Any]], MatcherSpec] = resolve_name(MATCHERS[lower])
         return make_spec(lower, device, chosen)
-    from coam.models.registry import MODELS
+    from coam.models.registry import DEFAULT_MODEL, MODELS
 
+    name = DEFAULT_MODEL if lower == "coam" else name
     if name not in MODELS and Path(name).suffix != ".safetensors":
         raise ConfigError(
             f"there is no matcher {name!r}; choose one of {', '.join((*MODELS, *MATCHERS))}, "

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from coam.geometry.alignment import Pose
 from coam.geometry.coordinates import to_colmap
 from coam.geometry.epipolar import cheirality, essential_from_pose, sampson_distance
+from coam.images.mask import Mask, usable_at
 from coam.sfm.matching.match_pairs import store_results
 from coam.sfm.matching.pair_matches import PairMatches, record_to_matches
 from coam.sfm.matching.stamps import recorded_text
@@ -27,7 +28,6 @@ from coam.store.journal import Pair, PairJournal, Record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 CALIBRATED = 2  # COLMAP's TwoViewGeometryConfiguration.CALIBRATED
 ARRAYS = ("essential", "fundamental", "homography", "rotation", "translation")  # of a `VerifiedPair`
 
@@ -199,9 +199,7 @@ def usable_matches(matches: PairMatches, pair: Pair, masks: Mapping[str, Mask], 
         last = np.array([grid.columns - 1, grid.rows - 1])
         usable &= ((cells >= border) & (cells <= last - border)).all(axis=1)
         if name in masks:
-            mask = masks[name]
-            x, y = np.clip(np.rint(points).astype(int), 0, np.array(mask.shape[::-1]) - 1).T
-            usable &= mask[y, x]
+            usable &= usable_at(masks[name], points)
     return np.flatnonzero(usable)
 
 
