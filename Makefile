@@ -7,7 +7,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,sfm,eval,train
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
+# For .venv only: which torch to prefer where a CPU wheel is at hand. Users' torch is never touched.
+CONSTRAINTS := tools/constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(CONSTRAINTS)
 # One thread a process: tests run in parallel, and threads that fight over cores make everything slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
@@ -61,31 +63,33 @@ clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# ---- the environment: one stamp for each set of packages, older than pyproject.toml means install again
+# ---- the environment: one stamp for each set of packages, older than these files means install again
+
+PACKAGES := pyproject.toml $(CONSTRAINTS)
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.core: pyproject.toml | $(BIN)/python
+$(VENV)/.core: $(PACKAGES) | $(BIN)/python
 	@echo "installing coam into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: $(PACKAGES) | $(BIN)/python
 	@echo "installing coam with $(EXTRAS) into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.core
 
-$(VENV)/.all: pyproject.toml $(VENV)/.dev
+$(VENV)/.all: $(PACKAGES) $(VENV)/.dev
 	@echo "installing Ray, and kornia for the peers"
 	@$(PIP) --editable ".[$(EXTRAS),ray,peers]"
 	@touch $@
 
-$(VENV)/.kernels: pyproject.toml $(VENV)/.dev
+$(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
 	@$(PIP) "triton>=3.9"
 	@touch $@
 
-$(VENV)/.browser: pyproject.toml $(VENV)/.dev
+$(VENV)/.browser: $(PACKAGES) $(VENV)/.dev
 	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS),app,browser]"
 	@for name in chromium chromium-browser google-chrome; do command -v $$name && exit; done; \
