@@ -1,8 +1,8 @@
-"""Our model beside the matchers people know, by one command: every set at hand, intervals, seconds, who leads.
+"""Our model beside the matchers people know, by one command: intervals, seconds, and who leads.
 
     python tools/peers_table.py DATA OUT [-m cdunet-lite1 -m aliked+lightglue ...] [--limit N]
 
-DATA is as for card_figures.py. Each set is one `coam eval` command, which is printed, so a run that was killed
+DATA is as for card_figures.py. Each set is one `coam eval` command, which is printed; a run that was killed
 goes on where it stopped; what is not there is named. OUT gets all reports, and peers.md with the tables.
 """
 
