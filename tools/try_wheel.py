@@ -41,6 +41,7 @@ def main() -> None:
     (wheel,) = options.dist.resolve().glob("*.whl")
     bound = ["--constraint", str(options.constraint.resolve())] if options.constraint else []
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean |= {"OMP_NUM_THREADS": "1"}  # tests run side by side
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -34,8 +34,12 @@ def side_by_side(benchmark: Benchmark, reports: Sequence[Report]) -> dict[str, A
             entries = [report["tables"][subset][metric.name] for report in reports]
             order = _best_first([entry["value"] for entry in entries], metric.higher_is_better)
             row: dict[str, Any] = {"values": entries, "leader": None, "verdict": "-"}
-            if len(order) > 1 and metric.kind != "count":  # more matches are not better matches
-                first, second = order[:2]
+            first, second = [*order, 0, 0][:2]
+            if len(order) < 2 or metric.kind == "count":  # more matches are not better matches
+                pass
+            elif entries[first]["value"] == entries[second]["value"]:
+                row["verdict"] = "tie"
+            else:
                 entry = between[min(first, second), max(first, second)][subset][metric.name]
                 row |= {"leader": names[first], "verdict": verdict(entry)}
             tables[subset][metric.name] = row
@@ -65,7 +69,7 @@ def side_by_side_text(table: dict[str, Any]) -> str:
         rows = []
         for name, row in metrics.items():
             kind = figure_kind(table, name)
-            lead = "-" if row["leader"] is None else f"{row['leader']} ({row['verdict']})"
+            lead = row["verdict"] if row["leader"] is None else f"{row['leader']} ({row['verdict']})"
             rows.append([name, *(figure_cell(entry, kind) for entry in row["values"]), lead])
         rows.append(["seconds a pair, median", *(format_value(s, "value") for s in table["seconds"]), "-"])
         blocks.append("\n".join(_aligned([[*head, *table["matchers"], "leads"], *rows])))
