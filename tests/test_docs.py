@@ -54,7 +54,7 @@ def test_the_examples_of_getting_started_run(tmp_path: Path, monkeypatch: pytest
 
 def test_links_on_the_site() -> None:
     known = {"index.md", "train.md", "models/cdunet-lite1.md", "contributing.md"}
-    text = "[a](../src/coam/weights/cdunet-lite1.md#data) [b](train.md) [c](../src/coam/training/recipes) [d](#e)"
+    text = "[a](../src/coam/weights/cdunet-lite1.md#data) [b](train.md) [c](../src/coam/sfm) [d](#e)"
     assert (
         with_site_links(text, "index.md", known) == "[a](models/cdunet-lite1.md#data) [b](train.md) c [d](#e)"
     )
