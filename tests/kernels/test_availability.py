@@ -17,6 +17,7 @@ def machine(monkeypatch):
     probe = SimpleNamespace(doubles=lambda device: True)
     monkeypatch.delenv("COAM_TRITON", raising=False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(fused, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     monkeypatch.setitem(sys.modules, "coam.kernels.probe", probe)
@@ -45,6 +46,11 @@ def test_without_a_compiler_there_is_one_warning_and_plain_kernels(machine):
     with pytest.warns(UserWarning, match="Failed to find C compiler.*C compiler, or set COAM_TRITON=0"):
         assert not fused.can_fuse(CUDA)
     assert not fused.can_fuse(CUDA)  # asked once
+
+
+def test_a_cuda_build_without_a_driver_is_a_cpu(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not fused.can_fuse(CUDA)
 
 
 def test_a_wrong_kernel_is_not_used(machine):

@@ -1,4 +1,4 @@
-"""`coam eval BENCHMARK --root DIR`: measure a matcher; a command is made from a benchmark's declaration."""
+"""`coam eval BENCHMARK --root DIR`: measure matchers; a command is made from a benchmark's declaration."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typer.core import TyperGroup
 from coam.cli.options import check_choice, require_trained
 from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.registry import BENCHMARKS, find_benchmark
+from coam.store.atomic import check_folder
 
 if TYPE_CHECKING:
     from coam.evaluation.matchers.by_name import MatcherSpec
-    from coam.evaluation.runner import Benchmark, Option
+    from coam.evaluation.runner import Benchmark, Option, Report
 
 EVERY = (
     "root", "matcher", "output", "device", "resolution", "settings_of_matcher", "allow_untrained", "as_json",
@@ -31,11 +32,11 @@ def shared_options(max_matches: int | None) -> list[Option]:
         Option("root", Path, ..., "Folder of the data set, as published."),
         Option(
             "matcher",
-            str,
-            "cdunet-lite1",
-            "A model name or .safetensors file, or coam+sift: on SIFT keypoints; sift, rootsift, orb; disk, "
-            "aliked+lightglue, loftr, xfeat; "
-            "package.module:function.",
+            list[str],
+            ["cdunet-lite1"],
+            "A model name or .safetensors file, or coam+sift: on SIFT keypoints; sift, rootsift, orb; "
+            "aliked+lightglue, disk+lightglue, xfeat, xfeat+lighterglue, disk, loftr; "
+            "package.module:function. Repeat it to compare.",
             ("--matcher", "-m"),
         ),
         Option("output", Path | None, None, "Folder of the results.", ("--output", "-o")),
@@ -142,30 +143,65 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
-    """Load, measure, write the reports and print them."""
-    from coam.evaluation.metrics.tables import json_ready
-    from coam.evaluation.reports.html import write_reports
-    from coam.evaluation.reports.text import table_text
-    from coam.evaluation.runner import evaluate
-    from coam.progress import progress
-    from coam.store.atomic import check_folder
-
+    """Load, measure each matcher, write the reports and print them; several side by side."""
     settings = _settings(benchmark, values)
-    spec = matcher_of(values)
+    specs = [matcher_of(name, values) for name in values["matcher"]]
+    if len({spec.name for spec in specs}) < len(specs):
+        raise ConfigError("two of the matchers have the same name; measure one after the other")
     loaded = load_data(benchmark, values)
     names = [option if isinstance(option, str) else option.name for option in benchmark.run_options]
     options = {name: values[name] for name in names}
-    label = values[benchmark.labelled_by].resolve().name
-    folder = values["output"] or Path("eval") / benchmark.name / label / spec.name
-    check_folder(folder)
+    folders = [_folder_of(benchmark, values, spec, alone=len(specs) == 1) for spec in specs]
+    for folder in folders:
+        check_folder(folder)
     if benchmark.run is not None:
-        assert benchmark.text is not None
-        report = benchmark.run(loaded, spec, folder, say=lambda line: typer.echo(line, err=True), **options)
-        result = (
-            json.dumps(json_ready(report[benchmark.result])) if values["as_json"] else benchmark.text(report)
-        )
-        typer.echo(result)
+        for spec, folder in zip(specs, folders, strict=True):
+            _run_scenes(benchmark, loaded, spec, folder, options, values["as_json"])
         return
+    reports = [
+        _measure_pairs(benchmark, loaded, spec, folder, settings, options, values)
+        for spec, folder in zip(specs, folders, strict=True)
+    ]
+    if len(reports) == 1:
+        _print_report(reports[0], folders[0], values["as_json"])
+    else:
+        _print_side_by_side(benchmark, reports, folders[0].parent, values["as_json"])
+
+
+def _folder_of(benchmark: Benchmark, values: dict[str, Any], spec: MatcherSpec, *, alone: bool) -> Path:
+    """Where the results of a matcher go: --output, or a folder in it where there are several."""
+    output: Path | None = values["output"]
+    if output is None:
+        label: str = values[benchmark.labelled_by].resolve().name
+        return Path("eval") / benchmark.name / label / spec.name
+    return output if alone else output / spec.name
+
+
+def _run_scenes(
+    benchmark: Benchmark, loaded: Any, spec: MatcherSpec, folder: Path, options: dict[str, Any], as_json: bool
+) -> None:
+    from coam.evaluation.metrics.tables import json_ready
+
+    assert benchmark.run is not None
+    assert benchmark.text is not None
+    report = benchmark.run(loaded, spec, folder, say=lambda line: typer.echo(line, err=True), **options)
+    typer.echo(json.dumps(json_ready(report[benchmark.result])) if as_json else benchmark.text(report))
+
+
+def _measure_pairs(
+    benchmark: Benchmark,
+    loaded: Any,
+    spec: MatcherSpec,
+    folder: Path,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    values: dict[str, Any],
+) -> Report:
+    """The report of one matcher, written to its folder."""
+    from coam.evaluation.reports.html import write_reports
+    from coam.evaluation.runner import evaluate
+    from coam.progress import progress
+
     chosen = {name: values[name] for name in ("limit", "workers", "resume") if name in values}
     total = min(len(loaded), values["limit"] or len(loaded))
     with progress(f"{benchmark.name}: {spec.name}", total, unit="pairs") as bar:
@@ -180,7 +216,14 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
             **chosen,
         )
     write_reports(benchmark, loaded, report, folder)
-    if values["as_json"]:
+    return report
+
+
+def _print_report(report: Report, folder: Path, as_json: bool) -> None:
+    from coam.evaluation.metrics.tables import json_ready
+    from coam.evaluation.reports.text import table_text
+
+    if as_json:
         typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
     else:
         typer.echo(f"{table_text(report)}\nwrote {folder / 'report.html'}")
@@ -197,6 +240,20 @@ def load_data(benchmark: Benchmark, values: dict[str, Any]) -> Any:
     if benchmark.run is None and not loaded:
         raise DataError(f"{root} holds no pair for {benchmark.name}; check --root and the other options")
     return loaded
+
+
+def _print_side_by_side(benchmark: Benchmark, reports: list[Report], folder: Path, as_json: bool) -> None:
+    """Print the table of all matchers and keep it as side_by_side.md and .json in `folder`."""
+    from coam.evaluation.metrics.tables import json_ready
+    from coam.evaluation.reports.side_by_side import side_by_side, side_by_side_text
+    from coam.evaluation.runner import write_json
+    from coam.store.atomic import write_text
+
+    table = side_by_side(benchmark, reports)
+    text = side_by_side_text(table)
+    write_json(folder / "side_by_side.json", table)
+    write_text(folder / "side_by_side.md", text + "\n")
+    typer.echo(json.dumps(json_ready(table)) if as_json else f"{text}\nwrote {folder / 'side_by_side.md'}")
 
 
 def compare(
@@ -219,17 +276,17 @@ def compare(
     typer.echo(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
 
 
-def matcher_of(values: dict[str, Any]) -> MatcherSpec:
-    """The matcher that the options of a command name."""
+def matcher_of(name: str, values: dict[str, Any]) -> MatcherSpec:
+    """The matcher of that name with the options of a command."""
     from coam.evaluation.matchers.by_name import find_matcher
 
     named = ("resolution", "max_matches", "preset", "keypoints")
-    options = {name: values.get(name) for name in named}
+    options = {option: values.get(option) for option in named}
     options |= _parse_assignments(values["settings_of_matcher"] or [])
-    require_trained(values["matcher"], values["allow_untrained"])
-    spec = find_matcher(values["matcher"], device=values["device"], **options)
+    require_trained(name, values["allow_untrained"])
+    spec = find_matcher(name, device=values["device"], **options)
     if spec.config.get("trained") is False:
-        typer.echo(f"warning: {values['matcher']} is untrained, so its figures mean nothing", err=True)
+        typer.echo(f"warning: {name} is untrained, so its figures mean nothing", err=True)
     return spec
 
 

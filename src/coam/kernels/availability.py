@@ -16,7 +16,9 @@ def can_fuse(device: torch.device) -> bool:
     """Whether this is a CUDA device on which Triton's kernels run."""
     if os.environ.get("COAM_TRITON") == "0" or device.type != "cuda":
         return False
-    return torch.version.cuda is not None and find_spec("triton") is not None and _runs_kernels(device)
+    if torch.version.cuda is None or not torch.cuda.is_available():  # a build without CUDA, or no driver
+        return False
+    return find_spec("triton") is not None and _runs_kernels(device)
 
 
 @cache

@@ -10,9 +10,10 @@ inside the style photo.
 
 Rows: do nothing (the view itself); global colour transfer (Reinhard et al. 2001: mean and spread of each
 channel taken from the style photo, in Lab); histogram (each channel's distribution taken from the style
-photo); warp only (the paper's sampled image: for EVERY position the colour of its best match); sampled (ours,
-after neighbours have voted); stage 1; full (both stages). `--stylizer package.module:function` adds a method:
-function(view path, style path) -> picture of the view's size.
+photo); warp only (the paper's sampled image: for EVERY position the colour of its best match; with a sparse
+--matcher, a position moves as the match nearest to it); sampled (ours, after neighbours have voted); stage 1;
+full (both stages). `--stylizer package.module:function` adds a method: function(view path, style path) ->
+picture of the view's size.
 
 Leaks (`--leaks`): `grey leak` is the mean colourfulness (largest minus smallest channel) of the result for a
 grey style photo: it should be 0. `view leak` is how much the result changes when the view is recoloured,
@@ -39,6 +40,8 @@ from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
+from coam.matcher import Matcher
+from coam.types import PairMatcher
 
 Picture = npt.NDArray[np.uint8]  # (H, W, 3)
 Stylizer = Callable[[Path, Path], Any]
@@ -113,15 +116,15 @@ def colourfulness(picture: Picture) -> float:
 
 def score_stylization(
     pair: EvaluationPair,
-    matcher: Any,
+    matcher: PairMatcher,
     stylizer: Stylizer | None = None,
     ours: Any = None,
     with_leaks: bool = False,
 ) -> Row:
     """L1 of every method on one pair.
 
-    `matcher` is one of ours: its match(..., keypoints0=) answers every position. `ours` is a
-    `coam.stylization.Stylizer`, or None to leave its rows (and the leaks) out.
+    `matcher` warps (see `corresponding_to`). `ours` is a `coam.stylization.Stylizer`, or None to leave its
+    rows (and the leaks) out.
     """
     from coam.images import load_image
 
@@ -135,7 +138,7 @@ def score_stylization(
         scale = (width / view.size[0], height / view.size[1])
         return mean_l1(sample_colours(picture, np.asarray(resize_points(places, scale), np.float64)), wanted)
 
-    warped = matcher.match(view, style, keypoints0=places.astype(np.float32)).points1.astype(np.float64)
+    warped = corresponding_to(places, pair, matcher)
     row: Row = {"positions": float(len(places)), **dict.fromkeys((*METHODS, *LEAKS), float("nan"))}
     row["do_nothing"] = error(view.rgb)
     row["colour_transfer"] = error(transfer_colours(view.rgb, style.rgb))
@@ -157,6 +160,25 @@ def score_stylization(
     return row
 
 
+def corresponding_to(places: Array, pair: EvaluationPair, matcher: PairMatcher) -> Array:
+    """Where a matcher sends positions (N, 2) of photo 0 in photo 1.
+
+    One of ours answers every position. A sparse matcher moves each position as the match nearest to it;
+    without matches, to the same place of the other photo.
+    """
+    if isinstance(matcher, Matcher):
+        found = matcher.match(pair.image0, pair.image1, keypoints0=places.astype(np.float32))
+        return found.points1.astype(np.float64)
+    from scipy.spatial import cKDTree
+
+    (matches,) = matcher.match_many([(pair.image0, pair.image1)])
+    if not len(matches):
+        (width0, height0), (width1, height1) = matches.size0, matches.size1
+        return np.asarray(resize_points(places, (width1 / width0, height1 / height0)))
+    nearest = cKDTree(matches.points0).query(places)[1]
+    return np.asarray(places + (matches.points1 - matches.points0)[nearest], dtype=np.float64)
+
+
 def _leaks(ours: Any, view: Picture, style: Picture, picture: Picture) -> Row:
     grey = np.repeat(np.rint(style @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)[..., None], 3, axis=2)
     other_view, other_style = recolour(view), recolour(style)
@@ -174,7 +196,7 @@ def _leaks(ours: Any, view: Picture, style: Picture, picture: Picture) -> Row:
 
 
 def measure_stylization(
-    matcher: Any,
+    matcher: PairMatcher,
     pairs: Sequence[EvaluationPair],
     progress: Progress = lambda done: None,
     *,
@@ -183,10 +205,6 @@ def measure_stylization(
     with_leaks: bool = False,
 ) -> list[Row]:
     """Rows of the pairs; arguments as in `score_stylization`."""
-    if not hasattr(matcher, "match"):
-        raise ConfigError(
-            "stylization asks for the match of every position: give one of our models as --matcher"
-        )
     rows = []
     for pair in pairs:
         rows.append(score_stylization(pair, matcher, stylizer, ours, with_leaks))
@@ -206,7 +224,7 @@ def find_stylizer(name: str) -> Stylizer:
 
 
 def _measure(
-    matcher: Any,
+    matcher: PairMatcher,
     pairs: Sequence[EvaluationPair],
     progress: Progress,
     *,
@@ -221,7 +239,9 @@ def _measure(
     from coam.stylization.apply import RESOLUTION
 
     function = find_stylizer(stylizer) if stylizer else None
-    ours = load_stylizer(weights, device=device, resolution=resolution or RESOLUTION)
+    ours = None
+    if isinstance(matcher, Matcher):  # beside another matcher our stages say nothing of it
+        ours = load_stylizer(weights, device=device, resolution=resolution or RESOLUTION)
     return measure_stylization(matcher, pairs, progress, stylizer=function, ours=ours, with_leaks=leaks)
 
 

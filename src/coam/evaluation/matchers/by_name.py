@@ -3,7 +3,9 @@
 cdunet-lite1, path/to/model.safetensors     ours; coam: the default model
 coam+sift, cdunet-lite1+sift                ours on SIFT keypoints of both photos; or keypoints="sift"
 sift, rootsift, orb                         OpenCV
-disk, aliked+lightglue, loftr, xfeat        kornia or vismatch, if their weights are on this machine
+aliked+lightglue, disk+lightglue, disk,     trained models of others, with the extra peers
+xfeat, xfeat+lighterglue
+loftr                                       the same, if its weights are on this machine
 package.module:function                     your own: function(path0, path1) -> Matches, or a function without
                                             arguments that returns an object with match_many(pairs)
 """
@@ -34,10 +36,12 @@ MATCHERS: dict[str, str] = {
     "sift": "coam.evaluation.matchers.baselines:opencv_spec",
     "rootsift": "coam.evaluation.matchers.baselines:opencv_spec",
     "orb": "coam.evaluation.matchers.baselines:opencv_spec",
-    "disk": "coam.evaluation.matchers.peers:peer_spec",
     "aliked+lightglue": "coam.evaluation.matchers.peers:peer_spec",
-    "loftr": "coam.evaluation.matchers.peers:peer_spec",
+    "disk+lightglue": "coam.evaluation.matchers.peers:peer_spec",
+    "disk": "coam.evaluation.matchers.peers:peer_spec",
     "xfeat": "coam.evaluation.matchers.peers:peer_spec",
+    "xfeat+lighterglue": "coam.evaluation.matchers.peers:peer_spec",
+    "loftr": "coam.evaluation.matchers.peers:peer_spec",
 }
 
 

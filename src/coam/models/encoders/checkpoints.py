@@ -22,18 +22,20 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_safetensors(path, "fetch it again")[0]
     if path.suffix in (".pth", ".pt"):
-        return _read_pickle(path)
+        return read_pickled_tensors(path)
     raise WeightsError(f"{path} is neither .safetensors nor .pth; give a weights file of one of these kinds")
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def read_pickled_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by name from a file of torch.save, also where they lie one level down; nothing in it is run."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         reason = _first_line(error)
         raise WeightsError(f"{path} is damaged or holds more than tensors ({reason}); give another") from None
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
+    for key in ("state_dict", "extractor"):  # checkpoints of trainers; DISK's
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise WeightsError(f"{path} holds no tensors by name; give a file made by torch.save(state_dict)")
     return dict(content)
