@@ -6,7 +6,7 @@ import pytest
 
 import coam
 from coam import samples
-from coam.errors import ConfigError
+from coam.errors import ConfigError, UntrainedWarning
 from coam.geometry.homography import apply_homography
 from coam.images import load_image
 from coam.warp.field import map_positions
@@ -117,20 +117,26 @@ def test_photos_of_different_things_are_uncertain(matcher: coam.Matcher, photo: 
 
 
 def test_a_model_without_a_fine_map(photo: np.ndarray) -> None:
-    matcher = coam.load_matcher("cdunet-paper", device="cpu", resolution=128)  # untrained
+    with pytest.warns(UntrainedWarning):
+        matcher = coam.load_matcher("cdunet-paper", device="cpu", resolution=128)  # untrained
     warp = matcher.warp(photo, photo)
     assert warp.forward.points.shape == (96, 128, 2)
     assert np.abs(warp.forward.displacement).max() < 4
 
 
-def test_sample_gives_matches_that_hold(matcher: coam.Matcher) -> None:
+def test_sampled_matches_hold_and_surer_ones_more_often(matcher: coam.Matcher) -> None:
     pair = samples.motorcycle()
-    matches = matcher.warp(pair.left, pair.right).sample(1000, seed=0)
-    assert len(matches) == 1000
-    true, valid = pair.true_points1(matches.points0)
-    error = np.linalg.norm(matches.points1 - true, axis=1)[valid]
-    assert valid.mean() > 0.75  # the truth knows nothing of depth edges
-    assert (error < 3).mean() > 0.93
+    warp = matcher.warp(pair.left, pair.right)
+    shares = []
+    for least in (0.5, 0.9):
+        matches = warp.sample(1000, seed=0, min_certainty=least)
+        assert len(matches) == 1000
+        true, valid = pair.true_points1(matches.points0)
+        assert valid.mean() > 0.75  # the truth knows nothing of depth edges
+        error = np.linalg.norm(matches.points1 - true, axis=1)[valid]
+        shares.append(float((error < 3).mean()))
+    assert shares[0] > 0.87  # .886 at 480 px; at 800 px, for which certainty was fitted, see docs/warp.md
+    assert shares[1] > shares[0] + 0.02  # .921
 
 
 def test_masks_take_certainty_away_on_either_side(matcher: coam.Matcher) -> None:
