@@ -166,9 +166,9 @@ def corresponding_to(places: Array, pair: EvaluationPair, matcher: PairMatcher) 
     One of ours answers every position. A sparse matcher moves each position as the match nearest to it;
     without matches, to the same place of the other photo.
     """
-    if isinstance(matcher, Matcher):
+    if hasattr(matcher, "match"):
         found = matcher.match(pair.image0, pair.image1, keypoints0=places.astype(np.float32))
-        return found.points1.astype(np.float64)
+        return np.asarray(found.points1, dtype=np.float64)
     from scipy.spatial import cKDTree
 
     (matches,) = matcher.match_many([(pair.image0, pair.image1)])
