@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from coam import samples
 from coam.app import components as ui
 from coam.app.engine import Engine
 from coam.errors import CoamError, ConfigError, DataError
+from coam.store.documents import read_json
 
 EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
 _POLL_SECONDS = 0.3  # between two questions whether the job still runs
@@ -161,7 +161,7 @@ def follow(job: Job) -> Iterator[str]:
 
 def finished(model: Path) -> tuple[str, str, str]:
     """Words, the framed point cloud, and a .zip of the model folder's COLMAP models."""
-    summary = json.loads((model / "summary.json").read_text())
+    summary = read_json(model / "summary.json", advice="try again")
     if summary["registered_images"] == 0:
         raise DataError(summary["warnings"][0])
     archive = shutil.make_archive(str(model.parent / "model"), "zip", model / "sparse")

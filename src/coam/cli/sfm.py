@@ -52,6 +52,9 @@ def sfm(
         str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
     ] = "refined",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
+    mapper_threads: Annotated[
+        int, typer.Option(min=1, help="More are quicker, but then two runs may differ by some points.")
+    ] = 1,
     cameras: Intrinsics = None,
     camera_model: Annotated[
         str, typer.Option(help="COLMAP camera model where none is given.")
@@ -113,7 +116,7 @@ def sfm(
         neighbours=neighbours,
         cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
         tracks=tracks,  # type: ignore[arg-type]
-        mapper=MapperOptions(mapper=mapper),  # type: ignore[arg-type]
+        mapper=MapperOptions(mapper=mapper, threads=mapper_threads),  # type: ignore[arg-type]
         masks=None if masks is None else str(masks),
         workers=workers,
     )

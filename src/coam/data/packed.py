@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
+from coam.images.limits import open_checked, opened_picture
 from coam.store.atomic import atomic_write
 from coam.store.tensor_files import read_safetensors
 
@@ -134,9 +135,7 @@ def pair_weights(
 
 
 def _decode_span(data: Array, span: Array) -> Array:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data[span[0] : span[1]].tobytes())) as image:
+    with open_checked(io.BytesIO(data[span[0] : span[1]].tobytes()), "a packed photo") as image:
         return np.asarray(image)
 
 
@@ -187,29 +186,21 @@ class PackedRgbd(PackedPairs):
 
 def read_stored_rgb(path: Path) -> npt.NDArray[np.uint8]:
     """A photo (H, W, 3) as it is stored: no EXIF turn, because cameras belong to the stored pixels."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise DataError(f"cannot read the photo {path}: {error}") from error
+    with opened_picture(path) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def read_photo_as_jpeg(path: Path, max_side: int | None, quality: int = 92) -> tuple[bytes, tuple[int, int]]:
     """JPEG bytes and size of a photo; the file's own bytes where neither size nor kind has to change."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            shrink = max_side is not None and max(image.size) > max_side
-            if image.format == "JPEG" and image.mode == "RGB" and not shrink:
-                return path.read_bytes(), image.size
-            scale = max_side / max(image.size) if shrink and max_side is not None else 1.0
-            size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-            small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    except OSError as error:
-        raise DataError(f"cannot read the photo {path}: {error}") from error
+    with opened_picture(path) as image:
+        shrink = max_side is not None and max(image.size) > max_side
+        if image.format == "JPEG" and image.mode == "RGB" and not shrink:
+            return path.read_bytes(), image.size
+        scale = max_side / max(image.size) if shrink and max_side is not None else 1.0
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=quality)
     return buffer.getvalue(), size

@@ -30,7 +30,7 @@ def quiet_colmap() -> None:
     pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
 
 
-def pipeline_options(seed: int, threads: int = -1) -> Any:
+def pipeline_options(seed: int, threads: int = 1) -> Any:
     """COLMAP's settings of incremental mapping; points are coloured by `model_files`, from upright photos."""
     import pycolmap
 

@@ -1,6 +1,7 @@
 """`Matches` on disk: .npz, .h5 and .json, exactly there and back.
 
-A file holds the five arrays of `Matches` and one JSON header with everything else. Nothing is ever pickled.
+A file holds the five arrays of `Matches` and one JSON header with everything else, also their checksum: a
+file that was damaged is refused. Nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
 from coam.store.atomic import atomic_write
+from coam.store.checksums import CHECKSUMMED, content_digest
 from coam.types import Grid, Matches, Size
 
 FORMAT = "coam-matches"
@@ -41,6 +43,7 @@ def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:
     arrays: Arrays = {
         name: np.asarray(getattr(matches, name), dtype=kind) for name, (kind, _) in _ARRAYS.items()
     }
+    header["sha256"] = content_digest(header, arrays)
     with atomic_write(path) as temporary:
         write(temporary, header, arrays)
     return path
@@ -58,7 +61,10 @@ def load_matches(path: str | os.PathLike[str]) -> Matches:
         header, arrays = read(path)
         if header["format"] == FORMAT and header["version"] > VERSION:
             raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
-        return _build(header, arrays)
+        matches = _build(header, arrays)
+        if "sha256" in header and header["sha256"] != content_digest(_header(matches), arrays):
+            raise ValueError("another checksum")
+        return matches
     except CoamError:
         raise
     except PermissionError as error:
@@ -155,8 +161,10 @@ def _read_npz(path: Path) -> tuple[Header, Arrays]:
 def _write_h5(path: Path, header: Header, arrays: Arrays) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
-        file.create_dataset("header", data=json.dumps(header))  # a data set: an attribute ends at 64 KiB
+    with h5py.File(path, "w", libver=CHECKSUMMED) as file:
+        text = json.dumps(header).encode()
+        # A data set: an attribute ends at 64 KiB.
+        file.create_dataset("header", data=text, dtype=h5py.string_dtype("utf-8", len(text)))
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 

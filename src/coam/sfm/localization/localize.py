@@ -19,7 +19,7 @@ from coam.sfm.interchange.hloc import HlocQuery, write_queries
 from coam.sfm.localization.absolute_pose import Floats, Lifted, LocalizeOptions, Location, solve_location
 from coam.sfm.matching.match_pairs import without_rematching
 from coam.sfm.matching.stamps import matcher_key
-from coam.sfm.model_folder import ModelFolder, read_json
+from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, global_descriptors, nearest, unit_rows
 from coam.sfm.photos import Photo, read_photo
 from coam.sfm.tracks.local_affine import local_affine
@@ -148,7 +148,7 @@ def find_photos(files: ModelFolder, photos: str | Path | None) -> Path:
     """Where the photos of a model are: as given, or as summary.json remembers."""
     if photos is not None:
         return Path(photos)
-    relative = read_json(files.summary).get("photos_folder")
+    relative = (files.read_summary() or {}).get("photos_folder")
     if relative is None:
         raise DataError(f"{files.root}: summary.json does not say where the photos are; say it with --photos")
     return (files.root / str(relative)).resolve()
