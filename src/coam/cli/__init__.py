@@ -28,6 +28,7 @@ GROUPS = (
 )  # fmt: skip
 
 BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # as torch says it
 
 
 class OneLineErrors(TyperGroup):
@@ -47,7 +48,7 @@ class OneLineErrors(TyperGroup):
                 raise
             fail(f"{error}; check the file, its folder and the free space", BAD_INPUT, error)
         except RuntimeError as error:
-            if "out of memory" not in str(error) and "not enough memory" not in str(error):
+            if not any(words in str(error) for words in NO_MEMORY):
                 raise  # typer's own control flow (Exit, Abort) also comes this way
             fail(
                 "not enough memory on the device; try a smaller --resolution or --device cpu",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from coam.errors import ConfigError, DataError
 from coam.images.limits import open_checked, opened_picture
 from coam.store.atomic import atomic_write
+from coam.store.documents import check_shape, parse_json
 from coam.store.tensor_files import read_safetensors
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class PackedPairs:
         if metadata.get("format") != cls.FORMAT:
             found = metadata.get("format", "another kind of file")
             raise DataError(f"{path} is {found}, not {cls.FORMAT}; pack it again")
-        values: dict[str, Any] = {name: tuple(json.loads(metadata[name])) for name in _TEXT_FIELDS}
+        values: dict[str, Any] = {name: tuple(_names(path, metadata, name)) for name in _TEXT_FIELDS}
         for name in cls._array_names():
             if name not in arrays:
                 raise DataError(f"{path} is damaged (it lacks {name!r}); pack it again")
@@ -137,6 +138,15 @@ def pair_weights(
 def _decode_span(data: Array, span: Array) -> Array:
     with open_checked(io.BytesIO(data[span[0] : span[1]].tobytes()), "a packed photo") as image:
         return np.asarray(image)
+
+
+def _names(path: Path, metadata: Mapping[str, str], key: str) -> list[str]:
+    try:
+        names: list[str] = parse_json(metadata[key])
+        check_shape(names, [str], key)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); pack it again") from error
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,9 @@ from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers.by_name import MatcherSpec, keypoint_matches, timed_matches
 from coam.evaluation.pairs import EvaluationPair
 from coam.geometry.coordinates import rotate_points
-from coam.store.atomic import atomic_write, remove_leftovers, write_text
+from coam.store.atomic import atomic_write, remove_leftovers
 from coam.store.checksums import file_digest
+from coam.store.documents import read_json, write_sealed_json
 from coam.store.journal import PairJournal, Record
 from coam.types import Matches, PairMatcher
 
@@ -44,7 +45,7 @@ class PredictionStore:
             self.label.unlink(missing_ok=True)
             shutil.rmtree(self._parts, ignore_errors=True)
         self._check_label()
-        write_text(self.label, json.dumps(self.identity, indent=1, sort_keys=True))
+        write_sealed_json(self.label, json.loads(json.dumps(self.identity)))
         remove_leftovers(self.folder)
         self.journal = PairJournal(self.file)
         self._lock = Lock()  # the journal takes one writer at a time
@@ -56,10 +57,7 @@ class PredictionStore:
                     f"{self.folder} holds predictions without predictions.json; use --no-resume or another -o"
                 )
             return
-        try:
-            before = json.loads(self.label.read_text())
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.label} is damaged ({error}); use --no-resume to start again") from error
+        before = read_json(self.label, dict, "use --no-resume to start again")
         changes = _differences(before, json.loads(json.dumps(self.identity)))
         if changes:
             raise ConfigError(

@@ -53,6 +53,7 @@ from coam.sfm.workspace import Say, SfmOptions, Workspace, open_workspace
 from coam.store.atomic import atomic_folder, require_space
 from coam.store.documents import write_sealed_json
 from coam.store.journal import Pair, PairJournal
+from coam.store.lock import folder_lock
 
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 
@@ -73,6 +74,11 @@ def run_sfm(
 
 def reconstruct(work: Workspace) -> dict[str, Any]:
     """Run all stages in a workspace; those whose results are there and up to date compute nothing."""
+    with folder_lock(work.files.root):
+        return _reconstruct(work)
+
+
+def _reconstruct(work: Workspace) -> dict[str, Any]:
     pairs = propose_pairs(work)
     with closing(match_photos(work, pairs)) as matched:
         work.say("matched; verifying pairs")

@@ -88,23 +88,21 @@ def read_yaml(path: StrPath, advice: str = "mend it", kind: type[CoamError] = Da
     yaml = import_extra("yaml", "train")
     text = read_text(path, advice, kind, MOST_YAML_BYTES)
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    def compose(loader: Any, parent: Any, index: Any) -> Any:
         """Plain values only, without references, to a bounded depth."""
+        if loader.check_event(yaml.AliasEvent):
+            raise ValueError("references (*name) are not allowed")
+        depth[0] += 1
+        if depth[0] > MOST_DEPTH:
+            raise ValueError("it nests too deeply")
+        node = yaml.SafeLoader.compose_node(loader, parent, index)
+        depth[0] -= 1
+        return node
 
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise ValueError("references (*name) are not allowed")
-            self.depth += 1
-            if self.depth > MOST_DEPTH:
-                raise ValueError("it nests too deeply")
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
+    depth = [0]
+    bounded = type("BoundedLoader", (yaml.SafeLoader,), {"compose_node": compose})
     try:
-        value = yaml.load(text, Loader)
+        value = yaml.load(text, bounded)
         _check_numbers(value)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise kind(f"{os.fspath(path)}: cannot be read as YAML ({_one_line(error)}); {advice}") from error

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from coam.caches import LRUCache
 from coam.errors import DataError
+from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write, remove_leftovers, require_space
 from coam.store.checksums import CHECKSUMMED, rows_checksum, utf8_strings
 
@@ -268,8 +269,7 @@ def _open_table(file: Path) -> Table | None:
 
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as part:
-                return dict(part)
+            return dict(read_plain_npz(file))
         handle = h5py.File(file, "r")
         if handle.attrs.get("format") not in (_FORMAT, _FORMAT.encode()):
             handle.close()
