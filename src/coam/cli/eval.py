@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from coam.cli.options import check_choice, require_trained
+from coam.cli.printing import say
 from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.registry import BENCHMARKS, find_benchmark
 
@@ -159,11 +160,11 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
     check_folder(folder)
     if benchmark.run is not None:
         assert benchmark.text is not None
-        report = benchmark.run(loaded, spec, folder, say=lambda line: typer.echo(line, err=True), **options)
+        report = benchmark.run(loaded, spec, folder, say=lambda line: say(line, err=True), **options)
         result = (
             json.dumps(json_ready(report[benchmark.result])) if values["as_json"] else benchmark.text(report)
         )
-        typer.echo(result)
+        say(result)
         return
     chosen = {name: values[name] for name in ("limit", "workers", "resume") if name in values}
     total = min(len(loaded), values["limit"] or len(loaded))
@@ -180,9 +181,9 @@ def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
         )
     write_reports(benchmark, loaded, report, folder)
     if values["as_json"]:
-        typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
+        say(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
     else:
-        typer.echo(f"{table_text(report)}\nwrote {folder / 'report.html'}")
+        say(f"{table_text(report)}\nwrote {folder / 'report.html'}")
 
 
 def load_data(benchmark: Benchmark, values: dict[str, Any]) -> Any:
@@ -215,7 +216,7 @@ def compare(
     comparison = compare_reports(find_benchmark(first["benchmark"]), first, second)
     if output is not None:
         write_comparison(comparison, output)
-    typer.echo(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
+    say(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
 
 
 def matcher_of(values: dict[str, Any]) -> MatcherSpec:
@@ -228,7 +229,7 @@ def matcher_of(values: dict[str, Any]) -> MatcherSpec:
     require_trained(values["matcher"], values["allow_untrained"])
     spec = find_matcher(values["matcher"], device=values["device"], **options)
     if spec.config.get("trained") is False:
-        typer.echo(f"warning: {values['matcher']} is untrained, so its figures mean nothing", err=True)
+        say(f"warning: {values['matcher']} is untrained, so its figures mean nothing", err=True)
     return spec
 
 

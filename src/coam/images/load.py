@@ -34,18 +34,8 @@ ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | npt.NDArray[Any] | Tensor | LoadedImage"
 )
 
-<<<<<<< HEAD
-MAX_PIXELS = 200_000_000  # larger pictures are refused before they are decoded: 200 MP are 600 MB as RGB
-
-# Photo formats only: Pillow also opens documents (EPS starts Ghostscript), which is no business of a matcher.
-FORMATS = (
-    "JPEG", "MPO", "PNG", "TIFF", "WEBP", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "TGA", "ICO", "AVIF",
-)  # fmt: skip
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
-=======
-_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
->>>>>>> b504350 (Checksums in matches, journals and model folders; damage is named and made again; content fingerprints; one thread maps; limits of pictures in one place)
 _SIXTEEN_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION, _MAKE, _MODEL, _EXIF_IFD, _FOCAL_35MM = 0x0112, 0x010F, 0x0110, 0x8769, 0xA405
 
@@ -147,26 +137,10 @@ def _decode(file: IO[bytes], name: str | None, label: str, max_pixels: int) -> L
     file.seek(0)
     if not head:
         raise ImageError(f"{label}: is empty (0 bytes); copy or download it again")
-<<<<<<< HEAD
     Image.init()
     if head[4:8] == b"ftyp":
         _enable_heif(head[8:12], head[16:], label)
-    formats = [known for known in (*FORMATS, "HEIF") if known in Image.OPEN]
-    # A damaged file can make a decoder raise anything at all, so this border catches everything.
-    try:
-        with _limit_lock:  # only the header is read here; `_check_pixels` then applies our limit
-            before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            try:
-                image = Image.open(file, formats=formats)
-            finally:
-                Image.MAX_IMAGE_PIXELS = before
-    except Exception as error:
-        raise ImageError(f"{label}: is not a picture that can be read; give a JPEG, PNG or TIFF") from error
-=======
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
-        _enable_heif(label)
     image = open_checked(file, label, max_pixels)
->>>>>>> b504350 (Checksums in matches, journals and model folders; damage is named and made again; content fingerprints; one thread maps; limits of pictures in one place)
     with image:
         is_cut = is_cut_to_upper_bytes(image)
         loaded = _from_pil(image, name, label)
