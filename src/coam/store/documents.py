@@ -103,7 +103,7 @@ def read_yaml(path: StrPath, advice: str = "mend it", kind: type[CoamError] = Da
     bounded = type("BoundedLoader", (yaml.SafeLoader,), {"compose_node": compose})
     try:
         value = yaml.load(text, bounded)
-        _check_numbers(value)
+        _check_numbers(value, finite=False)  # recipes say which of their fields is no number
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise kind(f"{os.fspath(path)}: cannot be read as YAML ({_one_line(error)}); {advice}") from error
     return value
@@ -148,7 +148,7 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
-def _check_numbers(value: Any) -> None:
+def _check_numbers(value: Any, finite: bool = True) -> None:
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -158,7 +158,7 @@ def _check_numbers(value: Any) -> None:
             waiting += item
         elif isinstance(item, int) and not -(2**63) <= item < 2**63:
             raise ValueError("it holds a number beyond 64 bits")
-        elif isinstance(item, float) and not math.isfinite(item):
+        elif finite and isinstance(item, float) and not math.isfinite(item):
             raise ValueError("it holds a number that is not finite")
 
 

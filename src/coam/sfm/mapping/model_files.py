@@ -52,8 +52,9 @@ def write_model_page(model: Any, path: Path) -> None:
     """Point cloud and cameras of a model as a page for any browser."""
     from coam.viz import scene_page
 
-    points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
-    colours = np.array([point.color for point in model.points3D.values()], np.uint8).reshape(-1, 3)
+    ordered = [point for _, point in sorted(model.points3D.items())]  # the same page for the same model
+    points = np.array([point.xyz for point in ordered]).reshape(-1, 3)
+    colours = np.array([point.color for point in ordered], np.uint8).reshape(-1, 3)
     write_text(path, scene_page(points, colours, scene_cameras(model)))
 
 
