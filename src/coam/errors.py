@@ -7,6 +7,7 @@ The command line prints that line and exits with code 2; it never shows a traceb
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,16 @@ def import_extra(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(module.partition(".")[0], extra) from error
+
+
+# C0 and C1 control characters but for line ends and tabs, and those that turn the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """`text` as any terminal or file can show it, and nothing but show it.
+
+    Names of files may be any bytes, also those with which a terminal is told to clear itself or to lie.
+    """
+    escaped = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return escaped.encode("utf-8", "backslashreplace").decode("utf-8")

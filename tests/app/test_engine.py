@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -26,8 +27,9 @@ from coam.types import Matches
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine(limits=Limits(upload_bytes=300_000, photo_pixels=1_000_000, cached_photos=2))
+def engine(tmp_path_factory) -> Engine:
+    limits = Limits(upload_bytes=300_000, photo_pixels=1_000_000, cached_photos=2)
+    return Engine(limits=limits, uploads=tmp_path_factory.getbasetemp())
 
 
 def test_bad_uploads_are_refused_in_words_without_paths(engine, tmp_path, huge_png):
@@ -142,9 +144,12 @@ def test_stylizing_mixes_anew_and_refuses_other_places(photos, tmp_path):
     from coam.app.stylize import show, stylize_or_refuse, words_about
     from coam.errors import DataError
 
-    engine, yard = Engine(), samples.courtyard()
+    yard = samples.courtyard()
+    engine = Engine(uploads=tmp_path)
     matcher = engine.matcher(model_names()[0], 320)
-    day, night = (engine.read(yard.image(name), "photo") for name in ("day_04", "night_02"))
+    day, night = (
+        engine.read(shutil.copy(yard.image(name), tmp_path), "photo") for name in ("day_04", "night_02")
+    )
     full = engine.stylize(matcher, day, night)
     none = engine.stylize(matcher, day, night, strength=0.0)
     half = engine.stylize(matcher, day, night, strength=0.5)
@@ -160,7 +165,7 @@ def test_stylizing_mixes_anew_and_refuses_other_places(photos, tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(files[0])), full.picture)
     assert f"pair score **{full.overlap:.2f}**" in words_about(full)
 
-    other = engine.read(photos[0], "photo")
+    other = engine.read(shutil.copy(photos[0], tmp_path), "photo")
     with pytest.raises(DataError, match="tick 'stylize all the same'") as caught:
         stylize_or_refuse(engine, matcher, (day, other), 1.0, False)
     assert "--force" not in str(caught.value)

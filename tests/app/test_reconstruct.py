@@ -20,8 +20,8 @@ from coam.images import load_image
 
 
 @pytest.fixture
-def engine() -> Engine:
-    return Engine(limits=Limits(max_photos=3))
+def engine(tmp_path_factory) -> Engine:
+    return Engine(limits=Limits(max_photos=3), uploads=tmp_path_factory.getbasetemp())
 
 
 def test_uploads_are_checked_and_written_anew(engine, photos, tmp_path):

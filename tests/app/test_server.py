@@ -143,28 +143,78 @@ def test_no_file_of_the_server_can_be_read(served):
         secret.unlink()
 
 
-def test_a_forged_upload_path_is_refused(served):
-    address, _, loaded = served
+def match_job(address: str, photo: dict[str, object], session: str) -> dict[str, object]:
+    """Ask for a match of one file object with itself, as the Match button does; the last event."""
     config = json.loads(get(address, "config")[2])
     # The Match button's function takes two photos, four settings and the picture's kind.
     number = next(d["id"] for d in config["dependencies"] if len(d["inputs"]) == 7 and len(d["outputs"]) == 4)
-    photo = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}
     job = {
         "data": [photo, photo, "cdunet-lite1", 320, 64, "one look", "lines"],
         "fn_index": number,
-        "session_hash": "forged",
+        "session_hash": session,
     }
     request = urllib.request.Request(
         address + "gradio_api/queue/join", json.dumps(job).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status == 200
-    events = get(address, "gradio_api/queue/data?session_hash=forged")[2].decode()
-    final = next(json.loads(line[6:]) for line in events.splitlines() if "process_completed" in line)
+    events = get(address, f"gradio_api/queue/data?session_hash={session}")[2].decode()
+    return next(json.loads(line[6:]) for line in events.splitlines() if "process_completed" in line)
+
+
+def test_a_forged_upload_path_is_refused(served):
+    address, _, loaded = served
+    final = match_job(address, {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}, "forged")
     assert final["success"] is False
     hostname = Path("/etc/hostname").read_text().strip() if Path("/etc/hostname").exists() else "?"
     assert hostname not in json.dumps(final.get("output", {}).get("data", ""))
     assert loaded == []
+
+
+@pytest.mark.parametrize("meta", [{}, {"meta": {"_type": "other"}}, {"meta": None}])
+def test_a_file_object_without_the_frameworks_marker_reads_nothing(served, photos, tmp_path, meta):
+    """gradio checks only what carries its marker: pictures, pipes and devices anywhere got through."""
+    address, folder, loaded = served
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    inside = Path(folder) / "link.png"
+    inside.unlink(missing_ok=True)
+    inside.symlink_to(photos[0])
+    answers = {}
+    for number, path in enumerate(
+        [photos[0], tmp_path / "gone.png", pipe, "/dev/zero", "/etc/hostname", tmp_path, inside,
+         f"{folder}/../{photos[0].relative_to('/')}", f"{folder}/x/../link.png", folder, "", "a\0b"]
+    ):  # fmt: skip
+        final = match_job(address, {"path": str(path), **meta}, f"unmarked-{number}-{len(str(meta))}")
+        answers[str(path)] = json.dumps(final["output"].get("data", final["success"]))
+    assert len(set(answers.values())) == 1, answers  # which does not tell what exists
+    assert loaded == []  # no photo was read, or the network would have been asked for
+
+
+def test_preflight_requests_meet_the_guard_first(served):
+    asked = {"Access-Control-Request-Method": "POST"}
+    for headers in (
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ):
+        request = urllib.request.Request(
+            served[0] + "gradio_api/upload", headers=headers | asked, method="OPTIONS"
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=20)
+        assert caught.value.code == 403
+        assert "access-control-allow-methods" not in {name.lower() for name in caught.value.headers}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["gradio_api/proxy=%00", "gradio_api/proxy=http://a%00", "proxy=%00", "gradio_api/file=%00", "a%1b[2Jb"],
+)
+def test_control_characters_and_the_proxy_are_404_in_one_line(served, path, capfd):
+    status, _, body = get(served[0], path)
+    assert (status, body) == (404, b"there is no such page\n")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_configuration_has_no_share_no_analytics_no_public_endpoint(served):

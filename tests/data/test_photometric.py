@@ -98,3 +98,14 @@ def test_jpeg_is_a_small_change_of_pictures_of_any_size() -> None:
     result = _jpeg(ramp, draw)
     assert result.shape == ramp.shape
     assert 0 < (result - ramp).abs().mean() < 0.05
+
+
+def test_blur_spreads_a_dot_alike_along_both_axes() -> None:
+    dot = torch.zeros(1, 3, 21, 21)
+    dot[..., 10, 10] = 1
+    blurred = _blur(dot, Draw(torch.Generator().manual_seed(0), 1))[0, 0]
+    torch.testing.assert_close(blurred, blurred.T)
+    offsets = torch.arange(21.0) - 10
+    across, down = (blurred.sum(dim) @ offsets**2 for dim in (0, 1))
+    assert across.item() == pytest.approx(down.item())
+    assert 0.1 < across.item() < 4.0  # the variance of a Gaussian of 0.4 to 2 pixels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -12,14 +11,15 @@ import textwrap
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from coam.errors import ConfigError, DataError
+from coam.evaluation import predictions
 from coam.evaluation.matchers.by_name import FunctionMatcher, MatcherSpec, keypoint_matches
 from coam.evaluation.pairs import EvaluationPair
-from coam.evaluation.predictions import PredictionStore, fingerprint, predict
+from coam.evaluation.predictions import PredictionStore, predict
 from coam.store.journal import PairJournal
 from coam.types import Matches
 from support import REPOSITORY, TESTS
@@ -111,12 +111,13 @@ def test_changed_photos_refuse_to_mix(make_pairs, tmp_path: Path) -> None:
         run(pairs, tmp_path / "out")
 
 
-def test_a_damaged_cache_says_what_to_do(make_pairs, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_put_aside_and_computed_again(make_pairs, tmp_path: Path) -> None:
     pairs = make_pairs(1, 1)
     run(pairs, tmp_path / "out")
     (tmp_path / "out" / "predictions.h5").write_bytes(b"not an hdf5 file")
-    with pytest.raises(DataError, match="--no-resume"):
-        run(pairs, tmp_path / "out")
+    (matcher,) = run(pairs, tmp_path / "out")
+    assert len(matcher.matched) == 1
+    assert (tmp_path / "out" / "predictions.h5.damaged").read_bytes() == b"not an hdf5 file"
 
 
 def test_a_matcher_that_fails_keeps_what_was_finished(make_pairs, tmp_path: Path) -> None:
@@ -204,8 +205,6 @@ def test_turned_photos_are_matched_upright_and_mapped_back(tmp_path: Path) -> No
     save(tmp_path / "a.png", picture)
 
     def brightest(path0: Path, path1: Path) -> Matches:
-        from PIL import Image
-
         found = []
         for path in (path0, path1):
             grey = np.asarray(Image.open(path).convert("L"))
@@ -224,8 +223,6 @@ def test_turned_photos_are_matched_upright_and_mapped_back(tmp_path: Path) -> No
     spec = MatcherSpec("spy", {}, lambda: FunctionMatcher(spy))
     store = PredictionStore(tmp_path / "out", spec.identity)
     predict([pair], spec, store)
-    from PIL import Image
-
     assert Image.open(seen[0][0]).size == (40, 60)
     (matches,) = store.read([pair])
     assert matches.points0.tolist() == [[50, 10]]
@@ -245,56 +242,36 @@ def test_a_part_that_a_power_cut_emptied_is_computed_again(make_pairs, tmp_path:
     assert len(matcher.matched) == 2
 
 
-def old_layout(folder: Path, pairs: list[EvaluationPair], identity: dict[str, object], parts: int) -> None:
-    """A cache before `PairJournal`: a group per pair in the .h5, the last `parts` pairs in own files."""
-    (folder / "predictions.parts").mkdir(parents=True)
-    label = json.dumps(identity | {"format": 1}, sort_keys=True)
-    (folder / "predictions.json").write_text(label)
-    found = list(CountingMatcher().match_many((pair.image0, pair.image1) for pair in pairs))
-    with h5py.File(folder / "predictions.h5", "w") as store:
-        store.attrs["identity"] = label
-        for index, (pair, matches) in enumerate(zip(pairs, found, strict=True)):
-            columns = {"points0": matches.points0 + index, "points1": matches.points1}
-            columns["scores"] = matches.scores
-            values = {"name": pair.name, "fingerprint": fingerprint(pair), "overlap": 0.25, "seconds": 1.5}
-            values["sizes"] = np.array([*matches.size0, *matches.size1])
-            key = hashlib.sha256(pair.name.encode()).hexdigest()[:24]
-            if index >= len(pairs) - parts:
-                np.savez(folder / "predictions.parts" / f"{key}.npz", **columns, **values)
-                continue
-            group = store.create_group(key)
-            for name, column in columns.items():
-                group.create_dataset(name, data=column)
-            group.attrs.update(values)
-
-
-def test_a_cache_of_the_old_layout_is_imported_once(make_pairs, tmp_path: Path) -> None:
-    pairs = make_pairs(2, 3)
-    spec = spec_of_counting([])
-    old_layout(tmp_path / "out", pairs[:5], spec.identity, parts=2)
-    (matcher,) = run(pairs, tmp_path / "out")
-    assert matcher.matched == [(pairs[5].image0, pairs[5].image1)]  # the only pair that was not finished
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["predictions.h5", "predictions.json"]
-    assert len(PairJournal(tmp_path / "out" / "predictions.h5")) == 6
-    expected = np.random.default_rng(0).uniform(5, 100, (50, 2)).astype(np.float32)
-    for index, matches in enumerate(PredictionStore(tmp_path / "out", spec.identity).read(pairs[:5])):
-        np.testing.assert_array_equal(matches.points0, expected + np.float32(index))
-        np.testing.assert_array_equal(matches.points1, expected)
-        assert (matches.size1, matches.overlap, matches.meta["seconds"]) == ((8, 8), 0.25, 1.5)
-
-
-def test_an_old_cache_with_a_broken_part_computes_that_pair_again(make_pairs, tmp_path: Path) -> None:
-    pairs = make_pairs(1, 3)
-    old_layout(tmp_path / "out", pairs, spec_of_counting([]).identity, parts=1)
-    (part,) = (tmp_path / "out" / "predictions.parts").glob("*.npz")
-    part.write_bytes(part.read_bytes()[:100])
-    (matcher,) = run(pairs, tmp_path / "out")
-    assert matcher.matched == [(pairs[2].image0, pairs[2].image1)]
-
-
-def test_old_caches_of_other_photos_are_refused_too(make_pairs, tmp_path: Path) -> None:
-    pairs = make_pairs(1, 1)
-    old_layout(tmp_path / "out", pairs, spec_of_counting([]).identity, parts=0)
-    save(pairs[0].image1, np.random.default_rng(0).integers(0, 255, (30, 30, 3), dtype=np.uint8))
+def test_photos_that_were_replaced_by_others_of_the_same_size_refuse_to_mix(
+    make_pairs, tmp_path: Path
+) -> None:
+    pairs = make_pairs(1, 2)
+    run(pairs, tmp_path / "out")
+    content = bytearray(pairs[0].image1.read_bytes())
+    content[-20] ^= 1
+    before = pairs[0].image1.stat()
+    pairs[0].image1.write_bytes(content)
+    os.utime(pairs[0].image1, ns=(before.st_atime_ns, before.st_mtime_ns))
+    predictions._digest_of_version.cache_clear()  # as in a new process
     with pytest.raises(DataError, match="not those that out was computed from"):
         run(pairs, tmp_path / "out")
+
+
+def test_a_cache_that_knew_sizes_only_is_refused(make_pairs, tmp_path: Path) -> None:
+    pairs = make_pairs(1, 1)
+    run(pairs, tmp_path / "out")
+    label = tmp_path / "out" / "predictions.json"
+    content = json.loads(label.read_text()) | {"format": 1}
+    del content["sha256"]
+    label.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"format: 1 -> 2.*--no-resume"):
+        run(pairs, tmp_path / "out")
+
+
+def test_a_turned_copy_of_a_replaced_photo_is_made_again(tmp_path: Path) -> None:
+    photo = tmp_path / "a.png"
+    for value in (10, 200):
+        save(photo, np.full((20, 30, 3), value, np.uint8))
+        copy = predictions._upright(photo, 1, tmp_path / "turned")
+        assert np.asarray(Image.open(copy)).shape == (30, 20, 3)
+        assert np.asarray(Image.open(copy)).max() == value

@@ -25,3 +25,11 @@ def test_with_crowding_a_lonely_one_wins_over_a_second_in_the_same_cell() -> Non
 
 def test_nothing_to_choose_from() -> None:
     assert choose_spread(torch.zeros(0, 2), torch.zeros(0), 5, 10.0, 0.9).tolist() == []
+
+
+def test_neighbouring_rows_of_cells_do_not_share_a_bin() -> None:
+    """The last cell of a row and the first of the next are two cells, whatever the number of columns."""
+    points = torch.tensor([[25.0, 5.0], [5.0, 15.0], [26.0, 6.0]])  # cells (2, 0), (0, 1), (2, 0) of side 10
+    score = torch.tensor([0.9, 0.8, 0.85])
+    # The third is second in its cell: 0.5 * 0.85. The second is alone in its own, and counts fully.
+    assert choose_spread(points, score, 2, cell=10.0, crowding=0.5).tolist() == [0, 1]

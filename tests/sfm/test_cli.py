@@ -161,7 +161,7 @@ def test_settings_are_those_of_the_model_that_lies_there(run, built, photos, tmp
     command = ["sfm", photos, "-o", model, *(["--reference", built[0] / "sparse" / "0"] if reference else [])]
     assert run(*command).exit_code == 0
     before = (model / "settings.json").read_bytes()
-    assert set(json.loads(before)) == {"matcher", "options"}
+    assert set(json.loads(before)) == {"matcher", "options", "sha256"}
     (tmp_path / "unknown.txt").write_text("view00.png nothere.png\n")
     (tmp_path / "no masks").mkdir()
     for wrong in (

@@ -34,6 +34,7 @@ from coam.sfm.pipeline import (
     write_summary,
 )
 from coam.sfm.workspace import SfmOptions, Tracks, load_model, open_workspace
+from coam.store.documents import read_json
 from support import REPOSITORY, TESTS
 from support.toy_scene import OracleMatcher, Scene
 
@@ -63,7 +64,7 @@ def test_the_folder_has_everything(built):
         "database.db",
     ):
         assert (folder / name).stat().st_size > 100
-    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert read_json(folder / "summary.json") == summary
     assert not [
         path
         for path in folder.rglob("*")

@@ -46,8 +46,8 @@ def test_interrupting_leaves_nothing(tmp_path: Path) -> None:
 def test_the_new_file_appears_whole_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "down" / "file.png"
     with atomic_write(path) as temporary:
-        assert temporary.suffix == ".png"
-        assert temporary.parent == path.parent
+        assert temporary.name == "file.png"
+        assert temporary.parent.parent == path.parent
         temporary.write_bytes(b"new")
         assert not path.exists()
     assert path.read_bytes() == b"new"
@@ -140,11 +140,39 @@ def test_leftovers_of_dead_processes_go(tmp_path: Path) -> None:
     killed = "from coam.store.atomic import *; import os, sys\nwith atomic_write(sys.argv[1]): os._exit(1)"
     subprocess.run([sys.executable, "-c", killed, str(tmp_path / "weights.safetensors")], check=False)
     (left,) = tmp_path.iterdir()
-    assert left.suffix == ".safetensors"
+    assert [path.name for path in left.iterdir()] == ["weights.safetensors"]
     (tmp_path / f".coam-{dead.pid}-0123456789ab").mkdir()
     own = tmp_path / f".coam-{os.getpid()}-0123456789ab.h5"
     own.write_bytes(b"at work")
     foreign = tmp_path / ".coam-notes"
     foreign.write_text("not ours")
-    remove_leftovers(tmp_path)
-    assert set(tmp_path.iterdir()) == {own, foreign}
+    elsewhere = tmp_path / f".coam-00000000-{dead.pid}-0123456789ab"  # of another machine on the same disk
+    elsewhere.mkdir()
+    earlier = tmp_path / f".coam-{left.name.split('-')[1]}-{os.getpid()}-0123456789ab"
+    earlier.mkdir()
+    with atomic_write(tmp_path / "busy.txt") as temporary:
+        remove_leftovers(tmp_path)
+        assert set(tmp_path.iterdir()) == {own, foreign, elsewhere, temporary.parent}
+
+
+def test_the_next_process_that_writes_beside_them_removes_leftovers(tmp_path: Path) -> None:
+    """Also what a library left beside the file that it was writing: .onnx.tmp, .tmpAbC123."""
+    killed = (
+        "from coam.store.atomic import *; import os, sys\n"
+        "with atomic_write(sys.argv[1]) as t: t.with_name(t.name + '.tmp').touch(); os._exit(1)"
+    )
+    whole = "from coam.store.atomic import *; import sys; write_text(sys.argv[1], 'whole')"
+    target = tmp_path / "m.onnx"
+    for program in (killed, killed, whole):
+        subprocess.run([sys.executable, "-c", program, str(target)], check=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert target.read_text() == "whole"
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, DataError])
+def test_no_error_names_the_temporary_file(tmp_path: Path, kind: type[Exception]) -> None:
+    target = tmp_path / "picture.png"
+    with pytest.raises(DataError) as caught, atomic_write(target) as temporary:
+        raise kind(f"cannot encode {temporary}")
+    assert ".coam-" not in str(caught.value)
+    assert str(target) in str(caught.value)

@@ -17,43 +17,9 @@ from hypothesis import strategies as st
 from coam.errors import ConfigError, DataError
 from coam.store.matches import load_matches, save_matches
 from coam.types import Grid, Matches
+from support.some_matches import assert_same_matches, some_matches
 
 ENDINGS = (".npz", ".h5", ".json")
-
-
-def some_matches(count: int = 57, seed: int = 0) -> Matches:
-    rng = np.random.default_rng(seed)
-    return Matches(
-        points0=rng.uniform(0, 4000, (count, 2)).astype(np.float32),
-        points1=rng.uniform(0, 4000, (count, 2)).astype(np.float32),
-        scores=np.sort(rng.uniform(0, 1, count).astype(np.float32))[::-1].copy(),
-        ids0=rng.integers(-1, 2**40, count),
-        ids1=rng.integers(-1, 65536, count),
-        size0=(4032, 3024),
-        size1=(3024, 4032),
-        grid0=Grid(128, 96, (15.25, 1 / 3), (31.5, 0.1 + 0.2)),
-        grid1=None,
-        overlap=0.1 + 0.2,
-        meta={
-            "model": "cdunet-lite1",
-            "seconds": 0.1,
-            "rotation": 1,
-            "names": ["ä.jpg", "b\n.jpg"],
-            "none": None,
-        },
-        image0=np.zeros((2, 2, 3), np.uint8),
-    )
-
-
-def assert_same(first: Matches, second: Matches) -> None:
-    for name in ("points0", "points1", "scores", "ids0", "ids1"):
-        a, b = getattr(first, name), getattr(second, name)
-        assert a.dtype == b.dtype, name
-        assert a.shape == b.shape, name
-        assert a.tobytes() == b.tobytes(), name
-    for name in ("size0", "size1", "grid0", "grid1", "meta"):
-        assert getattr(first, name) == getattr(second, name), name
-    assert first.overlap == second.overlap or (np.isnan(first.overlap) and np.isnan(second.overlap))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -63,7 +29,7 @@ def test_exact_round_trip(tmp_path: Path, ending: str, count: int) -> None:
     path = tmp_path / f"ab{ending}"
     assert save_matches(matches, path) == path
     loaded = load_matches(path)
-    assert_same(matches, loaded)
+    assert_same_matches(matches, loaded)
     assert loaded.image0 is None
     assert os.listdir(tmp_path) == [path.name], "no temporary file is left"
 
@@ -72,14 +38,14 @@ def test_exact_round_trip(tmp_path: Path, ending: str, count: int) -> None:
 def test_uncalibrated_overlap_both_grids_and_the_methods_of_matches(tmp_path: Path, ending: str) -> None:
     matches = replace(some_matches(), overlap=float("nan"), grid1=Grid(3, 2, (0.0, 1.0), (2.0, 3.0)), meta={})
     loaded = Matches.load(matches.save(str(tmp_path / f"ab{ending.upper()}")))
-    assert_same(matches, loaded)
+    assert_same_matches(matches, loaded)
     assert loaded.grid1 == Grid(3, 2, (0.0, 1.0), (2.0, 3.0))
 
 
 def test_wrong_types_are_brought_to_the_contract(tmp_path: Path) -> None:
     matches = some_matches(5)
     loose = replace(matches, points0=matches.points0.astype(np.float64), ids1=matches.ids1.astype(np.int32))
-    assert_same(matches, load_matches(save_matches(loose, tmp_path / "ab.npz")))
+    assert_same_matches(matches, load_matches(save_matches(loose, tmp_path / "ab.npz")))
 
 
 @settings(max_examples=100, deadline=None)
@@ -89,7 +55,7 @@ def test_json_keeps_every_float32(tmp_path_factory: pytest.TempPathFactory, valu
     count = len(scores)
     matches = replace(some_matches(count), scores=scores, points0=np.stack([scores, -scores], 1))
     path = tmp_path_factory.mktemp("json") / "ab.json"
-    assert_same(matches, load_matches(save_matches(matches, path)))
+    assert_same_matches(matches, load_matches(save_matches(matches, path)))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

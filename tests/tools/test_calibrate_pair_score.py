@@ -25,3 +25,16 @@ def test_fit_stays_finite_when_the_classes_are_apart() -> None:
     assert all(math.isfinite(w) for w in fitted["weights"])
     assert overlap_probability([1.0] * 4, fitted) > 0.9
     assert overlap_probability([-1.0] * 4, fitted) < 0.1
+
+
+def test_both_classes_weigh_the_same_whatever_their_numbers() -> None:
+    rng = np.random.default_rng(2)
+    true, wrong = rng.normal(1, 1, (300, 4)), rng.normal(-1, 1, (300, 4))
+    labels = np.r_[np.ones(300), np.zeros(300)]
+    even = fit_calibration(np.r_[true, wrong], labels, ridge=0.0)
+    # The same wrong pairs twenty times: without weights the bias would fall by about log(20) = 3.
+    many = fit_calibration(
+        np.r_[true, np.tile(wrong, (20, 1))], np.r_[np.ones(300), np.zeros(6000)], ridge=0.0
+    )
+    np.testing.assert_allclose(many["weights"], even["weights"], rtol=1e-4)
+    assert many["bias"] == pytest.approx(even["bias"], abs=1e-3)

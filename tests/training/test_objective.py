@@ -57,3 +57,15 @@ def test_a_swapped_batch_has_the_same_loss(data: Path) -> None:
     assert batch.swapped().swapped().tensors().keys() == batch.tensors().keys()
     for name, value in batch.swapped().swapped().tensors().items():
         assert torch.equal(value, batch.tensors()[name])
+
+
+def test_a_position_within_four_pixels_of_the_truth_is_no_negative() -> None:
+    torch.manual_seed(0)
+    objective = CorrespondenceObjective(tiny.start(), LossSpec(kind="nce", negatives=4000))
+    maps = torch.nn.functional.normalize(torch.randn(1, 8, 16, 16), dim=1)
+    other = DenseDescriptors(maps, torch.ones(1, 1, 16, 16), 4, (64, 64))
+    truth = torch.tensor([[[25.5, 29.5]]])  # the centre of cell (6, 7) at stride 4
+    similarity, allowed = objective._negatives(torch.randn(1, 1, 8), other, truth)
+    assert similarity.shape == allowed.shape == (1, 1, 4000)
+    # Of 256 cells the own one and its four neighbours at exactly 4 pixels are excluded: 5 / 256 of the draws.
+    assert (~allowed).float().mean().item() == pytest.approx(5 / 256, abs=0.008)

@@ -8,12 +8,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from functools import partial
+from contextlib import closing
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coam.app.engine import Engine, Upload, model_names
-from coam.errors import CoamError, import_extra
+from coam.errors import CoamError, DataError, import_extra
 
 if TYPE_CHECKING:
     from coam.matcher import Matcher, PreparedImage
@@ -37,6 +38,13 @@ def import_gradio() -> Any:
     return import_extra("gradio", "app")
 
 
+def upload_folder() -> Path:
+    """Where gradio keeps uploads, and its copies of examples."""
+    from gradio.utils import get_upload_folder
+
+    return Path(get_upload_folder())
+
+
 def photo_pair(gradio: Any, tab: str, labels: tuple[str, str], examples: Examples) -> list[Any]:
     """Two places for photos side by side, called `tab`-photo-1 and -2, and buttons that fill them."""
     photos = []
@@ -46,7 +54,7 @@ def photo_pair(gradio: Any, tab: str, labels: tuple[str, str], examples: Example
                 label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
                 height=300, elem_id=f"{tab}-photo-{number}", buttons=["fullscreen"],
             )  # fmt: skip
-            # The file goes to `Engine.read` as it is, which opens it with its guards.
+            # The path may be anything: `Engine.read` opens uploads only.
             photo.preprocess = lambda payload: None if payload is None else payload.path
             photos.append(photo)
     with gradio.Row():
@@ -103,19 +111,41 @@ def prepare_pair(
     return matcher, photos, prepared, began
 
 
+def with_deadline(job: Callable[..., Generator[Any, Any, Any]], seconds: float) -> Callable[..., Any]:
+    """The job, which gets a `DataError` at its first step after so many seconds, and may answer to it.
+
+    A step that runs cannot be ended from outside; sizes and numbers are bounded so that none takes long.
+    """
+
+    @wraps(job)
+    def limited(*arguments: Any) -> Generator[Any, None, None]:
+        ends = time.monotonic() + seconds
+        with closing(job(*arguments)) as steps:
+            for step in steps:
+                yield step
+                if time.monotonic() > ends:
+                    yield steps.throw(DataError(f"this took more than {seconds:.0f} s, so it was ended"))
+                    return
+
+    return limited
+
+
 def connect_job(
     controls: tuple[Any, Any, Any],
-    job: Callable[..., Any],
+    job: Callable[..., Generator[Any, Any, Any]],
     inputs: list[Any],
     outputs: list[Any],
+    seconds: float,
     cancel: Callable[..., str] = lambda: "cancelled",
 ) -> None:
     """Start `job` on a click; `outputs` come after the status line. Cancelling shows what `cancel` returns.
 
-    A job should be a generator: a cancelled one ends at its next step.
+    A job is a generator: one that is cancelled, or has taken so many seconds, ends at its next step.
     """
     start, stop, status = controls
-    event = start.click(job, inputs, [status, *outputs], show_progress_on=[status], **JOB_EVENT)
+    event = start.click(
+        with_deadline(job, seconds), inputs, [status, *outputs], show_progress_on=[status], **JOB_EVENT
+    )
     stop.click(cancel, None, status, cancels=[event], queue=False, api_visibility="private")
 
 

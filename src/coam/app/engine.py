@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from coam.app.uploads import read_upload
 from coam.caches import LRUCache
 from coam.errors import CoamError, ConfigError, DataError, ImageError
 from coam.store.atomic import write_text
@@ -54,6 +55,8 @@ class Limits:
     cached_matchers: int = 4  # networks made ready with other settings
     cached_results: int = 4  # stylized pictures, blended again when only the strength changes
     file_seconds: int = 3600  # age at which uploads and results are deleted
+    job_seconds: float = 600.0  # of one match or stylized picture; it ends at its next step
+    reconstruction_seconds: float = 3600.0  # its process is ended at once
 
 
 DEFAULT_LIMITS = Limits()
@@ -97,9 +100,15 @@ class Engine:
     """
 
     def __init__(
-        self, loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS, device: str = "auto"
+        self,
+        loader: MatcherLoader = default_loader,
+        limits: Limits = DEFAULT_LIMITS,
+        device: str = "auto",
+        uploads: Path | None = None,
     ) -> None:
+        """uploads: the folder whose files `read` may read; None: nothing can be read."""
         self.limits = limits
+        self.uploads = uploads
         self.device = device
         self._loader = loader
         self._models: dict[str, Matcher] = {}
@@ -111,19 +120,12 @@ class Engine:
         self._lock = threading.Lock()
 
     def read(self, path: str | os.PathLike[str] | None, label: str) -> Upload:
-        """The photo at `path`, within the limits; every error names it by `label`, never by its path."""
+        """The uploaded photo at `path`, within the limits; errors name it by `label`, never by its path."""
         from coam.images import load_image
 
         if path is None:
             raise ConfigError(f"{label} is missing: upload it or choose an example")
-        try:
-            size = os.path.getsize(path)
-            if size > self.limits.upload_bytes:
-                most = self.limits.upload_bytes / 2**20
-                raise ImageError(f"{label} has {size / 2**20:.0f} MB; at most {most:.0f} MB are allowed")
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise ImageError(f"{label} is no longer there; upload it again") from error
+        content = read_upload(path, self.uploads, self.limits.upload_bytes, label)
         digest = hashlib.sha256(content).hexdigest()
         try:
             most = self.limits.photo_pixels

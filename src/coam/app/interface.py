@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -38,7 +38,7 @@ def create_app(
     matcher_loader: gives the `Matcher` of a model's and a device's name, on first use.
     """
     gradio = ui.import_gradio()
-    engine = Engine(matcher_loader, limits, device)
+    engine = Engine(matcher_loader, limits, device, ui.upload_folder())
     age = limits.file_seconds
     with gradio.Blocks(title="coam", analytics_enabled=False, delete_cache=(age // 4, age)) as app:
         gradio.Markdown(_INTRODUCTION)
@@ -79,7 +79,7 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
 
     def run(
         path0: str, path1: str, model: str, resolution: int, most: float, looks: str, shown: str
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         from coam.viz import match_page
 
         try:
@@ -95,7 +95,13 @@ def _match_tab(gradio: Any, engine: Engine) -> None:
         except CoamError as error:
             yield ui.refusal(gradio, error), None, None, None
 
-    ui.connect_job(controls, run, [*photos, *settings, most, looks, kind], [picture, page, files])
+    ui.connect_job(
+        controls,
+        run,
+        [*photos, *settings, most, looks, kind],
+        [picture, page, files],
+        engine.limits.job_seconds,
+    )
 
 
 def _explain_tab(gradio: Any, engine: Engine) -> None:

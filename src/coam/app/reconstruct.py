@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from coam import samples
 from coam.app import components as ui
 from coam.app.engine import Engine
 from coam.errors import CoamError, ConfigError, DataError
+from coam.store.documents import read_json
 
 EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
 _POLL_SECONDS = 0.3  # between two questions whether the job still runs
-_TIMEOUT = 3600  # seconds
 
 
 class Job:
@@ -112,7 +111,7 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
     files = gradio.File(label="download the model (COLMAP)", elem_id="sfm-files", interactive=False)
     jobs: dict[str, Job] = {}  # by visitor
 
-    def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Iterator[Any]:
+    def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Generator[Any, None, None]:
         folder = ui.result_folder(engine.limits.file_seconds)
         visitor = str(request.session_hash)
         job: Job | None = None
@@ -144,16 +143,15 @@ def reconstruct_tab(gradio: Any, engine: Engine) -> None:
         return "cancelled"
 
     cancel.__annotations__["request"] = gradio.Request
-    ui.connect_job(controls, run, [photos, *settings], [page, files], cancel)
+    ui.connect_job(
+        controls, run, [photos, *settings], [page, files], engine.limits.reconstruction_seconds, cancel
+    )
 
 
 def follow(job: Job) -> Iterator[str]:
-    """What the job says while it runs; raises when it fails, is cancelled or takes too long."""
+    """What the job says while it runs; raises when it fails or is cancelled."""
     began = time.monotonic()
     while job.running:
-        if time.monotonic() - began > _TIMEOUT:
-            job.stop()
-            raise DataError("the reconstruction took too long; choose fewer photos or a lower resolution")
         last = job.lines[-1] if job.lines else "loading the model"
         without_paths = " ".join("…" if word.startswith("/") else word for word in last.split())
         yield f"{without_paths} … {time.monotonic() - began:.0f} s"
@@ -163,7 +161,7 @@ def follow(job: Job) -> Iterator[str]:
 
 def finished(model: Path) -> tuple[str, str, str]:
     """Words, the framed point cloud, and a .zip of the model folder's COLMAP models."""
-    summary = json.loads((model / "summary.json").read_text())
+    summary = read_json(model / "summary.json", advice="try again")
     if summary["registered_images"] == 0:
         raise DataError(summary["warnings"][0])
     archive = shutil.make_archive(str(model.parent / "model"), "zip", model / "sparse")

@@ -1,4 +1,4 @@
-"""Security of the web app: content security policy, and a guard against CSRF and DNS rebinding.
+"""Security of the web app: content security policy, and a guard against CSRF, DNS rebinding and odd paths.
 
 Listening on loopback keeps other machines out, but not other sites' pages: the browser on this machine sends
 their requests. A page whose name was made to lead to 127.0.0.1 (DNS rebinding) shows in the Host header, and
@@ -8,7 +8,8 @@ one that posts here from elsewhere (cross-site request forgery) in the Origin he
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 Receive = Callable[[], Awaitable[Any]]
@@ -18,6 +19,7 @@ _AUTHORITY = r"(?P<name>127\.0\.0\.1|localhost|\[::1\])(?::(?P<port>[0-9]{1,5}))
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
 _ORIGIN = re.compile(r"(?P<scheme>https?)://" + _AUTHORITY, re.IGNORECASE)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SAFE_METHODS = ("GET", "HEAD")
 # What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
 _POLICY = "; ".join(
@@ -38,14 +40,29 @@ _POLICY = "; ".join(
 )
 
 
+@asynccontextmanager
+async def guarded(app: Any) -> AsyncIterator[None]:
+    """Lifespan of a Starlette app: puts both guards around everything, before the first request.
+
+    Middleware that is given to gradio ends up inside gradio's own, which answers preflight requests (OPTIONS)
+    before anything that lies further in sees them.
+    """
+    app.middleware_stack = ContentSecurityPolicy(HostOriginGuard(app.middleware_stack))
+    yield
+
+
 class HostOriginGuard:
-    """ASGI middleware: requests with a foreign Host or Origin are answered with 403 and one line."""
+    """ASGI middleware: requests with a foreign Host or Origin, or an odd path, are answered with one line."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        reason = reason_to_refuse(scope) if scope["type"] in ("http", "websocket") else None
+        reason, status = None, 403
+        if scope["type"] in ("http", "websocket"):
+            reason = reason_to_refuse(scope)
+            if reason is None and not is_plain_path(scope.get("path", "")):
+                reason, status = "there is no such page", 404
         if reason is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -53,7 +70,7 @@ class HostOriginGuard:
         else:
             body = f"{reason}\n".encode()
             headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
 
@@ -97,6 +114,15 @@ def reason_to_refuse(scope: Any) -> str | None:
         follows_link = reads and _values(scope, b"sec-fetch-mode") == ["navigate"]
         return None if follows_link else "refused: the request comes from the page of another site"
     return None
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether the app may be asked for this (decoded) path.
+
+    Control characters are in no name of ours and trip what opens files. gradio's proxy of other hosts has no
+    use here: the app asks no other host for anything.
+    """
+    return _CONTROL.search(path) is None and "/proxy=" not in path
 
 
 def _values(scope: Any, name: bytes) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from coam.app.components import import_gradio
 from coam.app.engine import DEFAULT_LIMITS, Limits, MatcherLoader, default_loader
 from coam.app.interface import create_app
-from coam.app.security import ContentSecurityPolicy, HostOriginGuard
+from coam.app.security import guarded
 from coam.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -62,8 +62,6 @@ def _check_port_is_free(port: int) -> None:
 
 
 def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> str:
-    from starlette.middleware import Middleware
-
     gradio = import_gradio()
     theme = gradio.themes.Default(
         primary_hue="amber", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]
@@ -85,10 +83,6 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> s
         mcp_server=False,
         footer_links=[],
         theme=theme,
-        app_kwargs={
-            "middleware": [Middleware(ContentSecurityPolicy), Middleware(HostOriginGuard)],
-            "docs_url": None,
-            "redoc_url": None,
-        },
+        app_kwargs={"lifespan": guarded, "docs_url": None, "redoc_url": None},
     )
     return str(address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
 
     def run(
         view: str, style: str, model: str, resolution: int, strength: float, force: bool
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         try:
             load = partial(engine.matcher, model, int(resolution))
             steps = ui.prepare_pair(engine, (view, style), ("VIEW", "STYLE"), load)
@@ -53,7 +53,13 @@ def stylize_tab(gradio: Any, engine: Engine) -> None:
         except CoamError as error:
             yield ui.refusal(gradio, error), None, None, None
 
-    ui.connect_job(controls, run, [*photos, *settings, strength, force], [result, panel, files])
+    ui.connect_job(
+        controls,
+        run,
+        [*photos, *settings, strength, force],
+        [result, panel, files],
+        engine.limits.job_seconds,
+    )
 
 
 def stylize_or_refuse(

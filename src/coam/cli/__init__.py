@@ -11,16 +11,19 @@ import errno
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, NoReturn
 
+import click
 import typer
 from typer.core import TyperGroup
 
 from coam import __version__
-from coam.cli.outputs import printable
-from coam.errors import CoamError, UntrainedWarning
+from coam.cli.printing import say
+from coam.errors import CoamError, UntrainedWarning, printable
 
 # In the order of the help page; one that is not part of this installation is left out.
 GROUPS = (
@@ -28,14 +31,20 @@ GROUPS = (
 )  # fmt: skip
 
 BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # as torch says it
 
 
 class OneLineErrors(TyperGroup):
     """Turns what goes wrong inside a command into one line on stderr and an exit code."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _printable_usage():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_usage():
+                return super().invoke(ctx)
         except CoamError as error:
             fail(str(error), BAD_INPUT, error)
         except MemoryError as error:  # torch's own kind is a RuntimeError, see below
@@ -47,7 +56,7 @@ class OneLineErrors(TyperGroup):
                 raise
             fail(f"{error}; check the file, its folder and the free space", BAD_INPUT, error)
         except RuntimeError as error:
-            if "out of memory" not in str(error) and "not enough memory" not in str(error):
+            if not any(words in str(error) for words in NO_MEMORY):
                 raise  # typer's own control flow (Exit, Abort) also comes this way
             fail(
                 "not enough memory on the device; try a smaller --resolution or --device cpu",
@@ -56,18 +65,28 @@ class OneLineErrors(TyperGroup):
             )
 
 
+@contextmanager
+def _printable_usage() -> Iterator[None]:
+    """What the parser says about a mistake repeats what was typed."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = printable(error.message)  # click calls it final
+        raise
+
+
 def fail(message: str, code: int, cause: BaseException) -> NoReturn:
     """Print `error: message` as exactly one line and leave with `code`; COAM_DEBUG=1 shows the traceback."""
     if os.environ.get("COAM_DEBUG"):
         raise cause
     line = "error: " + message.replace("\r", "\\r").replace("\n", "\\n")
-    typer.echo(printable(line), err=True)
+    say(line, err=True)
     raise typer.Exit(code)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"coam {__version__}")
+        say(f"coam {__version__}")
         raise typer.Exit
 
 
@@ -114,5 +133,5 @@ def main() -> None:
         if os.environ.get("COAM_DEBUG"):
             raise
         kind = type(error).__name__
-        typer.echo(f"error: {kind}: {error} (a bug in coam; COAM_DEBUG=1 shows where)", err=True)
+        say(f"error: {kind}: {error} (a bug in coam; COAM_DEBUG=1 shows where)", err=True)
         sys.exit(BUG)

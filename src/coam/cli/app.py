@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from coam.cli.options import Device
+from coam.cli.printing import say
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +33,7 @@ def serve(
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
 
     with suppress(KeyboardInterrupt), running_app(port, device=device, open_browser=open_browser) as address:
-        typer.echo(f"coam is at {address} (this machine only); Ctrl-C ends it")
+        say(f"coam is at {address} (this machine only); Ctrl-C ends it")
         while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
             pass
-    typer.echo("stopped")
+    say("stopped")

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from coam.cli.options import AllowUntrained, require_trained
+from coam.cli.printing import say
 from coam.errors import ConfigError
 
 JSON_OPTION = typer.Option("--json", help="Print one JSON object.")
@@ -66,7 +67,7 @@ def align(
     shift = median([photo.shift for photo in kept] or [0.0])
     residual = median([photo.residual for photo in kept] or [0.0])
     if as_json:
-        typer.echo(
+        say(
             json.dumps(
                 {
                     "groups": len(reports),
@@ -79,8 +80,8 @@ def align(
         )
         return
     for name in left_out:
-        typer.echo(f"left out: {name} (its matches with the first photo agree on no small motion)")
-    typer.echo(
+        say(f"left out: {name} (its matches with the first photo agree on no small motion)")
+    say(
         f"{output}: {len(reports)} groups; {len(kept)} photos moved onto the first of their group "
         f"by {shift:.2f} px in the median; their matches agree to {residual:.2f} px; {len(left_out)} left out"
     )
@@ -140,14 +141,14 @@ def from_photos(
             }
         )
     if as_json:
-        typer.echo(json.dumps({"photos": total, "models": rows}))
+        say(json.dumps({"photos": total, "models": rows}))
         return
     for row in rows:
-        typer.echo(
+        say(
             f"{row['folder']}: {row['images']} of {total} photos, {row['points']} points, "
             f"track length {row['mean_track_length']:.1f}, error {row['reprojection_error']:.2f} px"
         )
-    typer.echo(f"next: coam data pack-tracks {places[0]}={photos} -o tracks.safetensors")
+    say(f"next: coam data pack-tracks {places[0]}={photos} -o tracks.safetensors")
 
 
 def pack_tracks_command(
@@ -212,9 +213,9 @@ def _check_output(path: Path) -> Path:
 def _say_packed(output: Path, photos: int, pairs: int, as_json: bool) -> None:
     size = output.stat().st_size
     if as_json:
-        typer.echo(json.dumps({"file": str(output), "photos": photos, "pairs": pairs, "bytes": size}))
+        say(json.dumps({"file": str(output), "photos": photos, "pairs": pairs, "bytes": size}))
     else:
-        typer.echo(f"{output}: {photos} photos, {pairs} pair{'' if pairs == 1 else 's'}, {size / 1e6:.1f} MB")
+        say(f"{output}: {photos} photos, {pairs} pair{'' if pairs == 1 else 's'}, {size / 1e6:.1f} MB")
 
 
 @contextmanager

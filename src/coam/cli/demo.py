@@ -11,6 +11,7 @@ import typer
 from coam.cli.match import print_summary, summarise
 from coam.cli.options import AsJson, Device
 from coam.cli.outputs import check_outputs, match_endings, write_matches
+from coam.cli.printing import say
 
 if TYPE_CHECKING:
     from coam.samples import StereoSample
@@ -44,11 +45,11 @@ def demo(
     write_matches(matches, outputs, ("left", "right"))
     summary = summarise(matches, pair.left.name, pair.right.name, outputs, str(matcher.device))
     if as_json:
-        typer.echo(json.dumps(summary | {"accuracy": accuracy}))
+        say(json.dumps(summary | {"accuracy": accuracy}))
         return
     print_summary(summary, as_json=False)
     shares = " and ".join(f"{accuracy[f'{limit:g}px']:.1%} within {limit:g} px" for limit in THRESHOLDS)
-    typer.echo(f"of the {accuracy['checked']:.0f} matches whose truth is known, {shares}")
+    say(f"of the {accuracy['checked']:.0f} matches whose truth is known, {shares}")
 
 
 def accuracy_against(pair: StereoSample, matches: Matches) -> dict[str, float]:

@@ -11,6 +11,7 @@ import typer
 
 from coam import __version__
 from coam.cli.options import AsJson, Device, MatcherModel
+from coam.cli.printing import say
 
 CORE = {  # package: the module that must import
     "torch": "torch",
@@ -58,7 +59,7 @@ def doctor(device: Device = "auto", model: MatcherModel = None, as_json: AsJson 
     report["devices"] = _devices() if works else []
     report["weights"] = _weights(problems) if works else []
     report["self_test"] = _self_test(device, model, problems) if works else {"passed": False}
-    typer.echo(json.dumps(report)) if as_json else _print(report)
+    say(json.dumps(report)) if as_json else _print(report)
     if problems:
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from coam.cli.options import check_choice, require_trained
+from coam.cli.printing import say
 from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.registry import BENCHMARKS, find_benchmark
 from coam.store.atomic import check_folder
@@ -184,8 +185,8 @@ def _run_scenes(
 
     assert benchmark.run is not None
     assert benchmark.text is not None
-    report = benchmark.run(loaded, spec, folder, say=lambda line: typer.echo(line, err=True), **options)
-    typer.echo(json.dumps(json_ready(report[benchmark.result])) if as_json else benchmark.text(report))
+    report = benchmark.run(loaded, spec, folder, say=lambda line: say(line, err=True), **options)
+    say(json.dumps(json_ready(report[benchmark.result])) if as_json else benchmark.text(report))
 
 
 def _measure_pairs(
@@ -224,9 +225,9 @@ def _print_report(report: Report, folder: Path, as_json: bool) -> None:
     from coam.evaluation.reports.text import table_text
 
     if as_json:
-        typer.echo(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
+        say(json.dumps({"output": str(folder), "tables": json_ready(report["tables"])}))
     else:
-        typer.echo(f"{table_text(report)}\nwrote {folder / 'report.html'}")
+        say(f"{table_text(report)}\nwrote {folder / 'report.html'}")
 
 
 def load_data(benchmark: Benchmark, values: dict[str, Any]) -> Any:
@@ -253,7 +254,7 @@ def _print_side_by_side(benchmark: Benchmark, reports: list[Report], folder: Pat
     text = side_by_side_text(table)
     write_json(folder / "side_by_side.json", table)
     write_text(folder / "side_by_side.md", text + "\n")
-    typer.echo(json.dumps(json_ready(table)) if as_json else f"{text}\nwrote {folder / 'side_by_side.md'}")
+    say(json.dumps(json_ready(table)) if as_json else f"{text}\nwrote {folder / 'side_by_side.md'}")
 
 
 def compare(
@@ -273,7 +274,7 @@ def compare(
     comparison = compare_reports(find_benchmark(first["benchmark"]), first, second)
     if output is not None:
         write_comparison(comparison, output)
-    typer.echo(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
+    say(json.dumps(json_ready(comparison)) if as_json else comparison_text(comparison))
 
 
 def matcher_of(name: str, values: dict[str, Any]) -> MatcherSpec:
@@ -286,7 +287,7 @@ def matcher_of(name: str, values: dict[str, Any]) -> MatcherSpec:
     require_trained(name, values["allow_untrained"])
     spec = find_matcher(name, device=values["device"], **options)
     if spec.config.get("trained") is False:
-        typer.echo(f"warning: {name} is untrained, so its figures mean nothing", err=True)
+        say(f"warning: {name} is untrained, so its figures mean nothing", err=True)
     return spec
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coam.cli.options import AsJson
+from coam.cli.printing import say
 
 
 def register(app: typer.Typer) -> None:
@@ -41,9 +42,9 @@ def export_as_onnx(
     paths = export_onnx(file, output)
     difference = check_onnx(file, paths) if check else None
     if as_json:
-        typer.echo(json.dumps({"files": [str(path) for path in paths], "difference": difference}))
+        say(json.dumps({"files": [str(path) for path in paths], "difference": difference}))
         return
     for path in paths:
-        typer.echo(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
+        say(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
     if difference is not None:
-        typer.echo(f"ONNX Runtime and torch differ by at most {difference:.1g}")
+        say(f"ONNX Runtime and torch differ by at most {difference:.1g}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coam.cli.options import AllowUntrained, Device, Intrinsics, MatcherModel, require_trained
-from coam.cli.outputs import check_outputs, printable
+from coam.cli.outputs import check_outputs
+from coam.cli.printing import say
 
 if TYPE_CHECKING:
     from coam.sfm.localization.absolute_pose import Location
@@ -75,15 +76,15 @@ def localize(
     write_locations(locations, outputs)
     located = sum(location.pose is not None for location in locations)
     if as_json:
-        typer.echo(json.dumps(locations_to_json(locations), indent=2))
+        say(json.dumps(locations_to_json(locations), indent=2))
     else:
         for location in locations:
-            typer.echo(line_about(location))
-        typer.echo(f"{located} of {len(locations)} photos located")
+            say(line_about(location))
+        say(f"{located} of {len(locations)} photos located")
         for path in (*outputs, *([] if hloc is None else [hloc])):
-            typer.echo(printable(f"wrote {path}"))
+            say(f"wrote {path}")
     if located == 0:
-        typer.echo(f"{queries}: no photo was located; {hint(locations)}", err=True)
+        say(f"{queries}: no photo was located; {hint(locations)}", err=True)
         raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user
 
 
@@ -99,7 +100,7 @@ def load_as_made(folder: Path, model: str | None, device: str, max_matches: int 
     matcher = sfm.load_for_sfm(model or known, device, settings)
     warning = warning_about_weights(folder, matcher)
     if warning:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     return matcher
 
 

@@ -15,8 +15,9 @@ import typer
 from coam.cli import match_many
 from coam.cli.geometry import KINDS, geometry_lines, geometry_request
 from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
-from coam.cli.outputs import OVERLAYS, check_outputs, is_of_warp, match_endings, printable, write_matches
-from coam.errors import ConfigError
+from coam.cli.outputs import OVERLAYS, check_outputs, is_of_warp, match_endings, write_matches
+from coam.cli.printing import say
+from coam.errors import ConfigError, printable
 from coam.matching.settings import CHOICES, PRESETS, MatcherConfig
 
 if TYPE_CHECKING:
@@ -209,11 +210,11 @@ def match(
         matches.meta["geometry"] = None if found is None else found.to_json()
     write_matches(matches, outputs, (image0.name, image1.name), warp, found, overlays)
     if min_score is not None and len(matches) == 0:
-        typer.echo(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
+        say(f"no match has a score of {min_score:g} or more; try a lower --min-score", err=True)
     summary = summarise(matches, image0, image1, outputs + overlays, str(matcher.device))
     print_summary(summary, as_json)
     if least is not None and matches.overlap < least:
-        typer.echo(f"overlap {matches.overlap:.2f} is below {least:g}", err=True)
+        say(f"overlap {matches.overlap:.2f} is below {least:g}", err=True)
         raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user
 
 
@@ -225,7 +226,7 @@ def read_both(image0: Path, image1: Path) -> tuple[LoadedImage, LoadedImage]:
     for path, (width, height) in ((image0, loaded[0].size), (image1, loaded[1].size)):
         if min(width, height) < TINY:
             line = f"warning: {path}: only {width} x {height} pixels; matches in so small a photo mean little"
-            typer.echo(printable(line), err=True)
+            say(line, err=True)
     return loaded
 
 
@@ -280,9 +281,9 @@ def _geometry_summary(matches: Matches) -> dict[str, Any]:
 def print_summary(summary: dict[str, Any], as_json: bool) -> None:
     """One JSON object, or two or three lines for people."""
     if not summary["trained"]:
-        typer.echo(f"warning: {summary['model']} is untrained, so its matches mean nothing", err=True)
+        say(f"warning: {summary['model']} is untrained, so its matches mean nothing", err=True)
     if as_json:
-        typer.echo(json.dumps(summary))
+        say(json.dumps(summary))
         return
     from rich.console import Console
     from rich.text import Text

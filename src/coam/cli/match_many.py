@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from coam.cli.outputs import match_endings, printable, write_matches
-from coam.errors import ConfigError, DataError
+from coam.cli.outputs import match_endings, write_matches
+from coam.cli.printing import say
+from coam.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     from coam.batch import PairResult, PhotoPair
@@ -108,7 +109,7 @@ def match_many(
     print_results(results, folder, as_json)
     if short and min_overlap is not None:
         line = f"{len(short)} of {len(results)} pairs have an overlap below {min_overlap:g}, or none"
-        typer.echo(line, err=True)
+        say(line, err=True)
         raise typer.Exit(1)
 
 
@@ -132,10 +133,10 @@ def print_results(results: Sequence[PairResult], folder: Path, as_json: bool) ->
     if as_json:
         counts = {"pairs": len(results), "reused": reused, "same_place": same, "failed": len(failed)}
         content = {"output": str(folder), **counts, "results": [asdict(result) for result in results]}
-        typer.echo(json.dumps(content))
+        say(json.dumps(content))
         return
     for line in dict.fromkeys(result.error for result in failed):
-        typer.echo(printable(f"left out: {line}"), err=True)
+        say(f"left out: {line}", err=True)
     console = Console(highlight=False, soft_wrap=True)
     best = sorted(
         (result for result in results if not result.error), key=lambda r: (-(r.overlap or 0), -r.matches)

@@ -50,11 +50,6 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], endings: tupl
     return list(checked.values())
 
 
-def printable(line: str) -> str:
-    """`line` as every terminal can show it: names of files may be any bytes."""
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def _is_same_file(first: Path, second: Path) -> bool:
     try:
         return os.path.samefile(first, second)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from coam.cli.options import AllowUntrained, Device, Intrinsics, MatcherModel, check_choice, require_trained
+from coam.cli.printing import say
 
 if TYPE_CHECKING:
     from coam.sfm.workspace import MatchAll
@@ -52,6 +53,9 @@ def sfm(
         str, typer.Option(help="Sub-pixel tracks: quantised, merged, or refined in the photos.")
     ] = "refined",
     mapper: Annotated[str, typer.Option(help="incremental or global.")] = "incremental",
+    mapper_threads: Annotated[
+        int, typer.Option(min=1, help="More are quicker, but then two runs may differ by some points.")
+    ] = 1,
     cameras: Intrinsics = None,
     camera_model: Annotated[
         str, typer.Option(help="COLMAP camera model where none is given.")
@@ -113,7 +117,7 @@ def sfm(
         neighbours=neighbours,
         cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
         tracks=tracks,  # type: ignore[arg-type]
-        mapper=MapperOptions(mapper=mapper),  # type: ignore[arg-type]
+        mapper=MapperOptions(mapper=mapper, threads=mapper_threads),  # type: ignore[arg-type]
         masks=None if masks is None else str(masks),
         workers=workers,
     )
@@ -123,13 +127,13 @@ def sfm(
     load = partial(load_for_sfm, model, device, settings)
     match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
 
-    def say(line: str) -> None:
+    def tell(line: str) -> None:
         if not as_json:
-            typer.echo(line)
+            say(line)
 
     try:
         work = open_workspace(
-            photos, output, load(), options, say, not as_json, overwrite, reference, match_all
+            photos, output, load(), options, tell, not as_json, overwrite, reference, match_all
         )
         summary = reconstruct(work) if reference is None else triangulate_known_poses(work)
     except KeyboardInterrupt as error:
@@ -137,7 +141,7 @@ def sfm(
 
         fail("stopped; run the same line again to go on", INTERRUPTED, error)
     if dense:
-        say("computing dense points")
+        tell("computing dense points")
         summary = add_dense_points(output, photos)
     report(summary, output, as_json)
     if hloc is not None:
@@ -156,18 +160,18 @@ def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) ->
 def report(summary: Mapping[str, Any], output: Path, as_json: bool) -> None:
     """Say what came of it."""
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        say(json.dumps(summary, indent=2))
         return
     for line in summary["warnings"]:
-        typer.echo(f"warning: {line}")
-    typer.echo(
+        say(f"warning: {line}")
+    say(
         f"{summary['registered_images']} of {summary['photos']} photos registered, "
         f"{summary['sparse_points']} points, "
         f"track length {summary['mean_track_length']:.2f}, reprojection error "
         f"{summary['mean_reprojection_error']:.2f} px"
         + (f", {summary['dense_points']} dense points" if isinstance(summary["dense_points"], int) else "")
     )
-    typer.echo(f"wrote {output} (open {output / 'model.html'} in a browser)")
+    say(f"wrote {output} (open {output / 'model.html'} in a browser)")
 
 
 def spread(

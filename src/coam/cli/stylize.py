@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coam.cli.options import AllowUntrained, require_trained
-from coam.cli.outputs import PICTURES, check_outputs, printable
+from coam.cli.outputs import PICTURES, check_outputs
+from coam.cli.printing import say
 
 if TYPE_CHECKING:
     from coam.stylization import Stylized
@@ -103,17 +104,15 @@ def _print(
         "outputs": [str(path) for path in outputs],
     }
     if not result.meta["trained"]:
-        typer.echo("warning: there is no trained stylizer here; the result is only a first guess", err=True)
+        say("warning: there is no trained stylizer here; the result is only a first guess", err=True)
     if result.overlap < LEAST_OVERLAP:
-        typer.echo(
-            f"warning: pair score {result.overlap:.2f}: the photos probably show different places", err=True
-        )
+        say(f"warning: pair score {result.overlap:.2f}: the photos probably show different places", err=True)
     elif result.seen < LITTLE_SEEN:
-        typer.echo(f"warning: STYLE shows only {result.seen:.0%} of VIEW; the rest is guessed", err=True)
+        say(f"warning: STYLE shows only {result.seen:.0%} of VIEW; the rest is guessed", err=True)
     if as_json:
-        typer.echo(json.dumps(summary))
+        say(json.dumps(summary))
         return
-    typer.echo(f"stylized in {summary['seconds']:.1f} s on {device}, pair score {result.overlap:.2f}")
-    typer.echo(f"{result.seen:.0%} of VIEW is seen in STYLE")
+    say(f"stylized in {summary['seconds']:.1f} s on {device}, pair score {result.overlap:.2f}")
+    say(f"{result.seen:.0%} of VIEW is seen in STYLE")
     for path in outputs:
-        typer.echo(printable(f"wrote {path}"))
+        say(f"wrote {path}")

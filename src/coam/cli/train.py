@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.printing import say
 from coam.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def train(
             summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot)
     except Stopped as stopped:
         if stopped.first_process:
-            typer.echo(str(stopped), err=True)
+            say(str(stopped), err=True)
         raise typer.Exit(128 + stopped.number) from stopped
     if summary is None:  # a further process of a run on several devices
         return
@@ -158,9 +159,9 @@ def _on_photos(
 def _warn(done: FineTuned) -> None:
     if not done.trained_start:
         name = done.recipe.model.start
-        typer.echo(f"warning: {name} has no trained weights here, so this began from nothing", err=True)
+        say(f"warning: {name} has no trained weights here, so this began from nothing", err=True)
     if done.after.right < done.before.right:
-        typer.echo("warning: the model matches new views of these photos worse than before", err=True)
+        say("warning: the model matches new views of these photos worse than before", err=True)
 
 
 def _summary(output: Path, step: int, steps: int, seconds: float, taken: int | None = None) -> dict[str, Any]:
@@ -206,25 +207,25 @@ def _plotting(report: Report, output: Path, plot: bool) -> Report:
 
 def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(summary))
+        say(json.dumps(summary))
         return
     if summary.get("taken") == 0:
-        typer.echo(f"this run is complete: all {summary['steps']} steps were taken before, none were added")
-        typer.echo(f"for more: {summary['more']}")
+        say(f"this run is complete: all {summary['steps']} steps were taken before, none were added")
+        say(f"for more: {summary['more']}")
     else:
-        typer.echo(f"{summary['step']} of {summary['steps']} steps in {summary['seconds']:.0f} s")
+        say(f"{summary['step']} of {summary['steps']} steps in {summary['seconds']:.0f} s")
     if "right_before" in summary:
-        typer.echo(
+        say(
             f"new views of the {summary['photos']} photos: right matches {summary['right_before']:.3f}"
             f" before, {summary['right_after']:.3f} after; off by {summary['error_before']:.2f} px before,"
             f" {summary['error_after']:.2f} px after"
         )
     if not summary["finished"]:
-        typer.echo("the time was over before the last step; run the same line again to go on")
+        say("the time was over before the last step; run the same line again to go on")
     for key in ("model", "log", "plot"):
         if key in summary:
-            typer.echo(f"wrote {summary[key]}")
-    typer.echo(f"next: {summary.get('next') or 'coam match A.jpg B.jpg --model ' + summary['model']}")
+            say(f"wrote {summary[key]}")
+    say(f"next: {summary.get('next') or 'coam match A.jpg B.jpg --model ' + summary['model']}")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ inverse. What cannot be trusted is left out by name.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from coam.geometry.homography import apply_homography, fit_homography
 from coam.geometry.robust import estimate_homography
 from coam.images import RGB, load_image
 from coam.store.atomic import atomic_folder, atomic_write, remove_leftovers, write_json
+from coam.store.documents import read_json
 from coam.types import Matches, Size
 
 Array = npt.NDArray[np.float64]
@@ -245,11 +245,11 @@ def _finished(target: Path, photos: Sequence[Path], settings: Settings) -> list[
     if REPORT not in files:
         raise DataError(foreign)
     try:
-        content = json.loads((target / REPORT).read_text())
+        content = read_json(target / REPORT, (dict, list))
         if isinstance(content, list):  # of a version that did not keep the settings
             content = {"settings": None, "photos": content}
         report = [AlignedPhoto(**line) for line in content["photos"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (DataError, TypeError, KeyError) as error:
         raise DataError(f"{target / REPORT}: damaged; remove {target} and run again") from error
     same_photos = [line.photo for line in report] == [path.name for path in photos]
     if same_photos and content.get("settings") == settings:

@@ -22,6 +22,7 @@ from coam.data.depth import DEFAULT_DEPTH, DepthViews, probe_grid
 from coam.data.packed import PackedRgbd, PackedTracks, concatenate_bytes, read_photo_as_jpeg
 from coam.errors import DataError
 from coam.geometry.depth import back_project, intrinsics_matrix, relative_pose, sample_depth
+from coam.images.limits import opened_picture
 
 Array = npt.NDArray[Any]
 _PROBE_STEP = 16
@@ -93,13 +94,8 @@ def _read_matrix(path: Path, shape: tuple[int, int]) -> Array:
 
 
 def _read_depth(path: Path, unit: float) -> npt.NDArray[np.float32]:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            raw = np.asarray(image).astype(np.int64)
-    except OSError as error:
-        raise DataError(f"cannot read the depth map {path}: {error}") from error
+    with opened_picture(path) as image:
+        raw = np.asarray(image).astype(np.int64)
     if raw.ndim != 2:
         raise DataError(f"{path} is not a depth map; give a 16-bit grey PNG")
     return np.where((raw > 0) & (raw < 65535), raw * unit, 0.0).astype(np.float32)

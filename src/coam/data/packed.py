@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
+from coam.images.limits import open_checked, opened_picture
 from coam.store.atomic import atomic_write
+from coam.store.documents import check_shape, parse_json
 from coam.store.tensor_files import read_safetensors
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class PackedPairs:
         if metadata.get("format") != cls.FORMAT:
             found = metadata.get("format", "another kind of file")
             raise DataError(f"{path} is {found}, not {cls.FORMAT}; pack it again")
-        values: dict[str, Any] = {name: tuple(json.loads(metadata[name])) for name in _TEXT_FIELDS}
+        values: dict[str, Any] = {name: tuple(_names(path, metadata, name)) for name in _TEXT_FIELDS}
         for name in cls._array_names():
             if name not in arrays:
                 raise DataError(f"{path} is damaged (it lacks {name!r}); pack it again")
@@ -134,10 +136,17 @@ def pair_weights(
 
 
 def _decode_span(data: Array, span: Array) -> Array:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data[span[0] : span[1]].tobytes())) as image:
+    with open_checked(io.BytesIO(data[span[0] : span[1]].tobytes()), "a packed photo") as image:
         return np.asarray(image)
+
+
+def _names(path: Path, metadata: Mapping[str, str], key: str) -> list[str]:
+    try:
+        names: list[str] = parse_json(metadata[key])
+        check_shape(names, [str], key)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); pack it again") from error
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,29 +196,21 @@ class PackedRgbd(PackedPairs):
 
 def read_stored_rgb(path: Path) -> npt.NDArray[np.uint8]:
     """A photo (H, W, 3) as it is stored: no EXIF turn, because cameras belong to the stored pixels."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise DataError(f"cannot read the photo {path}: {error}") from error
+    with opened_picture(path) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def read_photo_as_jpeg(path: Path, max_side: int | None, quality: int = 92) -> tuple[bytes, tuple[int, int]]:
     """JPEG bytes and size of a photo; the file's own bytes where neither size nor kind has to change."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            shrink = max_side is not None and max(image.size) > max_side
-            if image.format == "JPEG" and image.mode == "RGB" and not shrink:
-                return path.read_bytes(), image.size
-            scale = max_side / max(image.size) if shrink and max_side is not None else 1.0
-            size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-            small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    except OSError as error:
-        raise DataError(f"cannot read the photo {path}: {error}") from error
+    with opened_picture(path) as image:
+        shrink = max_side is not None and max(image.size) > max_side
+        if image.format == "JPEG" and image.mode == "RGB" and not shrink:
+            return path.read_bytes(), image.size
+        scale = max_side / max(image.size) if shrink and max_side is not None else 1.0
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=quality)
     return buffer.getvalue(), size

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coam.errors import DataError
 from coam.images.folder import PHOTO_ENDINGS, list_photos
+from coam.images.limits import opened_picture
 
 LEVELS = 3
 CHANGED_AT_ONCE = 16  # photos
@@ -132,12 +133,9 @@ def _texels(photos: Sequence[Tensor], length: int) -> Tensor:
 
 def read_square(path: Path, side: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """A photo, upright, squashed to (3, side, side); its proportions are given back by the warp."""
-    try:
-        with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened) or opened
-            small = upright.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be read as a photo; remove or replace it") from error
+    with opened_picture(path) as opened:
+        upright = ImageOps.exif_transpose(opened) or opened
+        small = upright.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
     return np.asarray(small).transpose(2, 0, 1)
 
 

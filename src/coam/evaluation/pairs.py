@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
+from coam.store.documents import read_text
 
 Array = npt.NDArray[np.float64]
 
@@ -49,7 +50,8 @@ def limit_pairs(pairs: Sequence[EvaluationPair], limit: int | None) -> list[Eval
 
 def listed_lines(path: Path) -> list[tuple[str, list[str]]]:
     """("NAME line N", words) of the lines of a text file that are neither blank nor comments (#)."""
-    lines = [(number, line.split()) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    text = read_text(path, "give a text file")
+    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1)]
     return [(f"{path.name} line {n}", words) for n, words in lines if words and not words[0].startswith("#")]
 
 

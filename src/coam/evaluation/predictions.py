@@ -6,13 +6,12 @@ it says what made them; a run with other settings refuses to mix.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -23,11 +22,13 @@ from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers.by_name import MatcherSpec, keypoint_matches, timed_matches
 from coam.evaluation.pairs import EvaluationPair
 from coam.geometry.coordinates import rotate_points
-from coam.store.atomic import atomic_write, remove_leftovers, write_text
+from coam.store.atomic import atomic_write, remove_leftovers
+from coam.store.checksums import file_digest
+from coam.store.documents import read_json, write_sealed_json
 from coam.store.journal import PairJournal, Record
 from coam.types import Matches, PairMatcher
 
-FORMAT = 1
+FORMAT = 2  # 1 told photos apart by their sizes only
 COLUMNS = ("points0", "points1", "scores")
 Progress = Callable[[int], None]
 
@@ -38,47 +39,31 @@ class PredictionStore:
     def __init__(self, folder: Path, identity: dict[str, Any], *, resume: bool = True) -> None:
         self.folder, self.identity = folder, identity | {"format": FORMAT}
         self.file, self.label = folder / "predictions.h5", folder / "predictions.json"
-        self._old_parts = folder / "predictions.parts"
+        self._parts = folder / "predictions.h5.parts"
         if not resume:  # forget everything that was computed
             self.file.unlink(missing_ok=True)
             self.label.unlink(missing_ok=True)
-            for parts in self._parts():
-                shutil.rmtree(parts, ignore_errors=True)
+            shutil.rmtree(self._parts, ignore_errors=True)
         self._check_label()
-        write_text(self.label, json.dumps(self.identity, indent=1, sort_keys=True))
-        self.journal = self._open_journal()
+        write_sealed_json(self.label, json.loads(json.dumps(self.identity)))
+        remove_leftovers(self.folder)
+        self.journal = PairJournal(self.file)
         self._lock = Lock()  # the journal takes one writer at a time
-
-    def _parts(self) -> tuple[Path, Path]:
-        return self.file.with_name(self.file.name + ".parts"), self._old_parts
 
     def _check_label(self) -> None:
         if not self.label.exists():
-            if self.file.exists() or any(parts.exists() for parts in self._parts()):
+            if self.file.exists() or self._parts.exists():
                 raise DataError(
                     f"{self.folder} holds predictions without predictions.json; use --no-resume or another -o"
                 )
             return
-        try:
-            before = json.loads(self.label.read_text())
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.label} is damaged ({error}); use --no-resume to start again") from error
+        before = read_json(self.label, dict, "use --no-resume to start again")
         changes = _differences(before, json.loads(json.dumps(self.identity)))
         if changes:
             raise ConfigError(
                 f"{self.folder} holds predictions made with other settings ({'; '.join(changes[:4])}); "
                 "choose another -o, or --no-resume to replace them"
             )
-
-    def _open_journal(self) -> PairJournal:
-        remove_leftovers(self.folder)
-        if self.file.exists():
-            _convert_old_file(self.file)
-        journal = PairJournal(self.file)
-        if self._old_parts.exists():
-            journal.append(_read_old_parts(self._old_parts))
-            shutil.rmtree(self._old_parts)
-        return journal
 
     def missing(self, pairs: Sequence[EvaluationPair]) -> list[EvaluationPair]:
         """The pairs still to compute; refuses when a finished pair's photos have changed since."""
@@ -136,43 +121,6 @@ def _matches(record: Record) -> Matches:
     return keypoint_matches(points0, points1, scores, *sizes, overlap=overlap, meta={"seconds": seconds})
 
 
-# ---- caches of the layout before `PairJournal`: a group per pair in the .h5, and a part file per pair
-
-
-def _convert_old_file(path: Path) -> None:
-    """Rewrite an .h5 with a group per pair as a journal; a journal stays as it is."""
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as store:
-            if "identity" not in store.attrs:
-                return
-            records = {
-                _key(str(group.attrs["name"])): _record(group, group.attrs, str(group.attrs["fingerprint"]))
-                for group in store.values()
-            }
-    except OSError as error:
-        raise DataError(f"{path} is missing or damaged; use --no-resume to compute it again") from error
-    with atomic_write(path) as temporary:
-        temporary.unlink()
-        journal = PairJournal(temporary)
-        journal.append(records)
-        journal.finish()
-        journal.close()
-
-
-def _read_old_parts(folder: Path) -> dict[tuple[str, str], Record]:
-    """Records of the whole part files; one that a power cut left unreadable is computed again."""
-    records = {}
-    for part in sorted(folder.glob("*.npz")):
-        try:
-            with np.load(part, allow_pickle=False) as data:
-                records[_key(str(data["name"]))] = _record(data, data, str(data["fingerprint"]))
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-            continue
-    return records
-
-
 # ---- computing
 
 
@@ -222,12 +170,23 @@ def predict(
 
 
 def fingerprint(pair: EvaluationPair) -> str:
-    """Cheap identity of the two photos: their sizes in bytes and the turns applied."""
+    """Identity of the two photos: digests of their content, and the turns applied."""
     try:
-        sizes = [path.stat().st_size for path in (pair.image0, pair.image1)]
+        digests = [photo_digest(path) for path in (pair.image0, pair.image1)]
     except OSError as error:
         raise DataError(f"a photo of {pair.name} is missing: {error.filename}") from error
-    return f"{sizes[0]}-{sizes[1]}-{pair.turns0}-{pair.turns1}"
+    return f"{digests[0]}-{digests[1]}-{pair.turns0}-{pair.turns1}"
+
+
+def photo_digest(path: Path) -> str:
+    """Digest of a photo's content; read again only when the file has changed."""
+    state = path.stat()
+    return _digest_of_version(path, state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest_of_version(path: Path, *version: int) -> str:
+    return file_digest(path)[:24]
 
 
 def _upright(path: Path, turns: int, folder: Path) -> Path:
@@ -238,7 +197,7 @@ def _upright(path: Path, turns: int, folder: Path) -> Path:
 
     from coam.images import load_image
 
-    target = folder / f"{hashlib.sha256(str(path).encode()).hexdigest()[:24]}-{turns}.png"
+    target = folder / f"{photo_digest(path)}-{turns}.png"
     if not target.exists():
         with atomic_write(target) as temporary:
             Image.fromarray(np.rot90(load_image(path).rgb, turns)).save(temporary)

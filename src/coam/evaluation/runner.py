@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import platform
@@ -31,6 +30,8 @@ from coam.evaluation.metrics.tables import (
 from coam.evaluation.pairs import Array, EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, Progress, predict
 from coam.store import atomic as store
+from coam.store.documents import read_json
+from coam.store.lock import folder_lock
 from coam.types import Matches
 
 REPORT = "report.json"
@@ -144,11 +145,13 @@ def evaluate(
     if benchmark.measure is not None:
         rows = benchmark.measure(spec.create(), chosen, progress, **(options or {}))
     else:
-        predictions = PredictionStore(output, spec.identity | {"benchmark": benchmark.name}, resume=resume)
-        computed = predict(chosen, spec, predictions, workers=workers, progress=progress)
-        for pair, matches in zip(chosen, predictions.read(chosen), strict=True):
-            rows.append(benchmark.score_pair(pair, matches, applied))
-            seconds.append(float(matches.meta["seconds"]))
+        identity = spec.identity | {"benchmark": benchmark.name}
+        with folder_lock(output):
+            predictions = PredictionStore(output, identity, resume=resume)
+            computed = predict(chosen, spec, predictions, workers=workers, progress=progress)
+            for pair, matches in zip(chosen, predictions.read(chosen), strict=True):
+                rows.append(benchmark.score_pair(pair, matches, applied))
+                seconds.append(float(matches.meta["seconds"]))
     report = build_report(benchmark, chosen, rows, spec, applied, available=len(pairs), resamples=resamples)
     finite = [value for value in seconds if math.isfinite(value)]
     median = float(np.median(finite)) if finite else math.nan
@@ -221,11 +224,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_report(path: Path) -> Report:
     """The report of an evaluation folder (or of a report.json)."""
     file = path / REPORT if path.is_dir() else path
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a readable report; run coam eval first") from error
-    if not isinstance(content, dict) or "benchmark" not in content:
+    content: Report = read_json(file, dict, "run coam eval first")
+    if "benchmark" not in content:
         raise DataError(f"{file} is not a report of coam eval")
     return content
 

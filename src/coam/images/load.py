@@ -14,7 +14,6 @@ import os
 import re
 import stat
 import sys
-import threading
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -24,6 +23,7 @@ from PIL import Image
 
 from coam.errors import ImageError, install_command
 from coam.images.bit_depth import is_cut_to_upper_bytes, read_sixteen_bits, stretch_low_range, uses_low_range
+from coam.images.limits import MAX_PIXELS, check_size, open_checked
 from coam.types import Size
 
 if TYPE_CHECKING:
@@ -34,17 +34,10 @@ ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | npt.NDArray[Any] | Tensor | LoadedImage"
 )
 
-MAX_PIXELS = 200_000_000  # larger pictures are refused before they are decoded: 200 MP are 600 MB as RGB
-
-# Photo formats only: Pillow also opens documents (EPS starts Ghostscript), which is no business of a matcher.
-FORMATS = (
-    "JPEG", "MPO", "PNG", "TIFF", "WEBP", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "TGA", "ICO", "AVIF",
-)  # fmt: skip
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
 _SIXTEEN_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION, _MAKE, _MODEL, _EXIF_IFD, _FOCAL_35MM = 0x0112, 0x010F, 0x0110, 0x8769, 0xA405
-_limit_lock = threading.Lock()  # Pillow's limit of pixels belongs to the process
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ def load_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> LoadedImag
     if isinstance(source, LoadedImage):
         return source
     if isinstance(source, Image.Image):
-        _check_pixels(source.size, max_pixels, "the PIL image")
+        check_size(source.size, "the PIL image", max_pixels)
         return _from_pil(source, getattr(source, "filename", None) or None, "the PIL image")
     torch = sys.modules.get("torch")  # what is not imported has made no tensors
     if torch is not None and isinstance(source, torch.Tensor):
@@ -148,19 +141,8 @@ def _decode(file: IO[bytes], name: str | None, label: str, max_pixels: int) -> L
     Image.init()
     if head[4:8] == b"ftyp":
         _enable_heif(head[8:12], head[16:], label)
-    formats = [known for known in (*FORMATS, "HEIF") if known in Image.OPEN]
-    # A damaged file can make a decoder raise anything at all, so this border catches everything.
-    try:
-        with _limit_lock:  # only the header is read here; `_check_pixels` then applies our limit
-            before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            try:
-                image = Image.open(file, formats=formats)
-            finally:
-                Image.MAX_IMAGE_PIXELS = before
-    except Exception as error:
-        raise ImageError(f"{label}: is not a picture that can be read; give a JPEG, PNG or TIFF") from error
+    image = open_checked(file, label, max_pixels)
     with image:
-        _check_pixels(image.size, max_pixels, label)
         is_cut = is_cut_to_upper_bytes(image)
         loaded = _from_pil(image, name, label)
         # Nearly black by its upper bytes alone: read all 16 bits.
@@ -184,15 +166,6 @@ def _enable_heif(brand: bytes, others: bytes, label: str) -> None:
     pillow_heif.register_heif_opener()
 
 
-def _check_pixels(size: Size, max_pixels: int, label: str) -> None:
-    width, height = size
-    if width < 1 or height < 1:
-        raise ImageError(f"{label}: has no pixels ({width} x {height}); give a picture of at least 1 x 1")
-    if width * height > max_pixels:
-        limit = f"{max_pixels / 1e6:g} million"
-        raise ImageError(f"{label}: {width} x {height} pixels are over the limit of {limit}; shrink it first")
-
-
 # ---- PIL images
 
 
@@ -204,7 +177,7 @@ def _from_pil(image: Image.Image, name: str | None, label: str) -> LoadedImage:
         raise
     except MemoryError as error:
         raise ImageError(f"{label}: not enough memory to decode {image.size}; shrink it first") from error
-    except Exception as error:  # see _decode
+    except Exception as error:  # a damaged file can make a decoder raise anything at all
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(f"{label}: is damaged ({reason}); copy or download it again") from error
     parts = [_exif_value(image, tag) for tag in (_MAKE, _MODEL)]
@@ -279,7 +252,7 @@ def _rgb_from_array(array: npt.NDArray[Any], label: str, max_pixels: int = MAX_P
         raise ImageError(
             f"{label}: has shape {shape}; give one image: (H, W), (H, W, 3) or a tensor (3, H, W)"
         )
-    _check_pixels((array.shape[1], array.shape[0]), max_pixels, label)
+    check_size((array.shape[1], array.shape[0]), label, max_pixels)
     deep = stretch_low_range(array) if array.dtype == np.uint16 else array
     values = np.ascontiguousarray(_to_uint8(deep, label))
     if values.ndim == 2 or values.shape[2] == 1:

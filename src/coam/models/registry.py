@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
 from coam.models.network import DescriptorNetwork
+from coam.store.documents import check_shape, parse_json
 from coam.store.tensor_files import read_safetensors, write_safetensors
 
 FORMAT = "coam-1"
@@ -42,6 +44,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "capsnet-c": ("capsnet", {"coattention": (16,)}),
     "capsnet-cf": ("capsnet", {"coattention": (16, 8)}),
 }
+MOST_CHANNELS, MOST_LAYERS = 4096, 64  # of a network's configuration
+MOST_PARAMETERS = 1_000_000_000  # 4 GB
+_LAYERS = ("rounds", "refiner_blocks")  # fields that say how many layers there are
 DEFAULT_MODEL = "cdunet-lite1"
 
 Config = TypeVar("Config")
@@ -63,10 +68,37 @@ class ModelFile:
 def config_from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     """Build a frozen config dataclass; an unknown key is an error that names the known ones."""
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in values:
+    hints = get_type_hints(kind)
+    for key, value in values.items():
         if key not in known:
             raise ConfigError(f"{kind.__name__} has no field {key!r}; it has {', '.join(known)}")
+        most = MOST_LAYERS if key in _LAYERS else MOST_CHANNELS
+        _check_field(f"{kind.__name__}.{key}", value, hints[key], most)
     return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+
+
+def _check_field(where: str, value: Any, hint: Any, most: int) -> None:
+    """Refuse a value of another type than `hint`, and whole numbers that no network could have."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        lengths = range(MOST_LAYERS) if inner[-1] is Ellipsis else (len(inner),)
+        if not isinstance(value, list | tuple) or len(value) not in lengths:
+            raise ConfigError(f"{where}: {value!r} is no list of {len(inner)} numbers"[:200])
+        for number in value:
+            _check_field(where, number, inner[0], most)
+    elif origin in (UnionType, Union):
+        if value is not None:
+            _check_field(where, value, inner[0], most)
+    elif origin is Literal:
+        if value not in inner:
+            raise ConfigError(f"{where}: {value!r} is none of {', '.join(map(str, inner))}"[:200])
+    elif hint is int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ConfigError(f"{where}: {value!r} is no whole number from 1 to {most}"[:200])
+    else:
+        wanted = (int, float) if hint is float else origin or hint
+        if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
+            raise ConfigError(f"{where}: {value!r} is no {getattr(origin or hint, '__name__', hint)}"[:200])
 
 
 def build_model(architecture: str, config: dict[str, Any]) -> DescriptorNetwork:
@@ -74,7 +106,12 @@ def build_model(architecture: str, config: dict[str, Any]) -> DescriptorNetwork:
     if architecture not in NETWORKS:
         raise ConfigError(f"there is no architecture {architecture!r}; choose one of {', '.join(NETWORKS)}")
     network: Callable[[Any], DescriptorNetwork] = resolve_name(NETWORKS[architecture])
-    return network(config_from_dict(network.Config, config))  # type: ignore[attr-defined]
+    settings = config_from_dict(network.Config, config)  # type: ignore[attr-defined]
+    with torch.device("meta"):  # counts without memory
+        size = sum(value.numel() for value in network(settings).parameters())
+    if size > MOST_PARAMETERS:
+        raise ConfigError(f"{architecture}: {size:,} parameters are over the limit of {MOST_PARAMETERS:,}")
+    return network(settings)
 
 
 def architecture_of(model: nn.Module) -> str:
@@ -189,7 +226,6 @@ def untrained(build: Callable[[], AnyNetwork]) -> AnyNetwork:
 
 
 def _json_object(metadata: dict[str, str], key: str) -> dict[str, Any]:
-    value = json.loads(metadata[key])
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} is no JSON object")
+    value: dict[str, Any] = parse_json(metadata[key])
+    check_shape(value, dict, key)
     return value

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from coam.errors import ConfigError, DataError
+from coam.errors import ConfigError
 from coam.sfm.photos import Photo
+from coam.store.documents import read_text
 
 Sharing = Literal["auto", "all", "none"]
 FILM_LONG_SIDE = 36.0  # mm: what the EXIF value "focal length on 35 mm film" refers to
@@ -53,11 +54,9 @@ def read_intrinsics_list(path: str | Path) -> dict[str, str]:
 
     A line that starts with a model name, or with `*`, is for all photos.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give a list with lines NAME MODEL WIDTH HEIGHT PARAMS")
+    text = read_text(path, "give a list with lines NAME MODEL WIDTH HEIGHT PARAMS")
     given: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from coam.errors import DataError, MissingExtraError
 from coam.geometry.alignment import Pose
+from coam.sfm.colmap_binaries import check_binaries
 
 
 def require_pycolmap() -> None:
@@ -30,7 +31,7 @@ def quiet_colmap() -> None:
     pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
 
 
-def pipeline_options(seed: int, threads: int = -1) -> Any:
+def pipeline_options(seed: int, threads: int = 1) -> Any:
     """COLMAP's settings of incremental mapping; points are coloured by `model_files`, from upright photos."""
     import pycolmap
 
@@ -42,10 +43,12 @@ def read_model(folder: str | Path) -> Any:
     import pycolmap
 
     try:
+        check_binaries(Path(folder))
         return pycolmap.Reconstruction(Path(folder))
     except Exception as error:  # pycolmap raises plain errors of several kinds
+        damage = f" ({error})" if isinstance(error, ValueError) and "damaged" in str(error) else ""
         raise DataError(
-            f"{folder}: holds no COLMAP model; give a folder with cameras, images and points3D"
+            f"{folder}: holds no COLMAP model{damage}; give a folder with cameras, images and points3D"
         ) from error
 
 

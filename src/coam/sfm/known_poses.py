@@ -18,6 +18,7 @@ from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import verify_pairs_with_poses
 from coam.sfm.workspace import Workspace
 from coam.store.journal import Pair
+from coam.store.lock import folder_lock
 
 
 def triangulate_known_poses(work: Workspace, pairs: Sequence[Pair] | None = None) -> dict[str, Any]:
@@ -28,6 +29,11 @@ def triangulate_known_poses(work: Workspace, pairs: Sequence[Pair] | None = None
     most common points in the reference. Of the options, `cameras`, `cycle_error` and `mapper` are not used:
     cameras and places are those of the reference.
     """
+    with folder_lock(work.files.root):
+        return _triangulate_known_poses(work, pairs)
+
+
+def _triangulate_known_poses(work: Workspace, pairs: Sequence[Pair] | None) -> dict[str, Any]:
     pairs = propose_pairs(work, pairs)
     poses = model_poses(work.reference)
     with closing(match_photos(work, pairs)) as matched:

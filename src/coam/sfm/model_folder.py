@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from coam.errors import DataError
+from coam.store.checksums import file_digest, folder_digests
+from coam.store.documents import read_json
+
+_FIGURES = {
+    "registered_images": int,
+    "sparse_points": int,
+    "mean_track_length": float,
+    "mean_reprojection_error": float,
+    "dense_points": (int, str),
+}
+SUMMARY = {  # the shape of summary.json
+    **_FIGURES,
+    "photos": int,
+    "models": [_FIGURES],
+    "verified_pairs": int,
+    "registered": [str],
+    "not_registered": [str],
+    "left_out": [str],
+    "warnings": [str],
+    "seconds": float,
+    "photos_folder": str,
+    "key": str,
+    "files": {str: str},
+}
+_MATCHER = {"kind": str, "model": str, "weights": str, "settings": dict}
+SETTINGS = {"matcher": _MATCHER, "matching": _MATCHER, "options": dict}  # the shape of settings.json
 
 
 class ModelFolder:
@@ -36,25 +61,52 @@ class ModelFolder:
         """Whether pairs have been matched, by a finished run or by one that was stopped."""
         return self.matches.exists() or self.matches.with_name(self.matches.name + ".parts").exists()
 
-    def finished_summary(self, key: str) -> dict[str, Any] | None:
-        """The content of summary.json where the model of `key` is complete; None where it is not."""
-        summary = read_json(self.summary)
-        complete = all(path.exists() for path in (self.sparse, self.keypoints, self.database))
-        return summary if complete and summary.get("key") == key else None
+    def read_summary(self, key: str | None = None) -> dict[str, Any] | None:
+        """The content of summary.json; None where it is missing, damaged, or of another key than given."""
+        try:
+            summary: dict[str, Any] = read_json(self.summary, SUMMARY)
+        except DataError:
+            return None
+        finished = "registered_images" in summary and "verified_pairs" in summary
+        return summary if finished and key in (None, summary.get("key")) else None
+
+    def read_settings(self) -> dict[str, Any]:
+        """The content of settings.json; empty where it is missing or damaged."""
+        try:
+            settings: dict[str, Any] = read_json(self.settings, SETTINGS)
+        except DataError:
+            return {}
+        return settings
+
+    def checksums(self) -> dict[str, str]:
+        """Checksums of the files of the finished model, by their path in the folder."""
+        return folder_digests(self.root, [self.keypoints, self.database, self.page, self.sparse])
+
+    def damaged(self, summary: dict[str, Any]) -> list[str]:
+        """Files of the finished model that are missing or not as they were written, by their path.
+
+        Where the summary has no checksums (it is from before they were kept) only what is missing is found.
+        """
+        written = summary.get("files", {})
+        if not written:
+            return [p.name for p in (self.sparse, self.keypoints, self.database) if not p.exists()]
+        return [name for name, digest in written.items() if not self._is_whole(name, digest)]
+
+    def _is_whole(self, name: str, digest: str) -> bool:
+        try:
+            return file_digest(self.root / name) == digest
+        except OSError:
+            return False
 
     def require_model(self) -> Path:
-        """Folder of the largest COLMAP model, which must be there."""
+        """Folder of the largest COLMAP model, which must be there, and whole where checksums are known."""
+        again = f"coam sfm PHOTOS -o {self.root}"
         if not (self.model / "images.bin").is_file():
-            raise DataError(
-                f"{self.root}: holds no finished model; make one with: coam sfm PHOTOS -o {self.root}"
-            )
+            raise DataError(f"{self.root}: holds no finished model; make one with: {again}")
+        own = f"{self.model.relative_to(self.root).as_posix()}/"
+        written = (self.read_summary() or {}).get("files", {})
+        for name, digest in written.items():
+            needed = name == self.keypoints.name or (name.startswith(own) and name.endswith(".bin"))
+            if needed and not self._is_whole(name, digest):
+                raise DataError(f"{self.root / name}: is damaged; make it again with: {again}")
         return self.model
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that a file of a model folder holds; empty where there is none."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

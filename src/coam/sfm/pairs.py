@@ -19,6 +19,7 @@ from coam.geometry.alignment import Pose, camera_centres
 from coam.sfm.cameras import is_one_shoot
 from coam.sfm.colmap_model import covisibility, model_poses
 from coam.store.atomic import write_text
+from coam.store.documents import read_text
 from coam.store.journal import Pair
 
 Descriptors = npt.NDArray[np.float32]
@@ -134,12 +135,10 @@ def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pai
 
     Names with spaces stand in double quotes, or a tab separates the two.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give a text file with two photo names per line")
+    text = read_text(path, "give a text file with two photo names per line")
     names = None if known is None else set(known)
     pairs: list[Pair] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = _names_of_line(line)
         if not words or words[0].startswith("#"):
             continue

@@ -50,8 +50,10 @@ from coam.sfm.verification.path_consistency import strong_pairs, trusted_pairs
 from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import VerifiedMatches, verify_pairs
 from coam.sfm.workspace import Say, SfmOptions, Workspace, open_workspace
-from coam.store.atomic import atomic_folder, require_space, write_json
+from coam.store.atomic import atomic_folder, require_space
+from coam.store.documents import write_sealed_json
 from coam.store.journal import Pair, PairJournal
+from coam.store.lock import folder_lock
 
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 
@@ -72,12 +74,17 @@ def run_sfm(
 
 def reconstruct(work: Workspace) -> dict[str, Any]:
     """Run all stages in a workspace; those whose results are there and up to date compute nothing."""
+    with folder_lock(work.files.root):
+        return _reconstruct(work)
+
+
+def _reconstruct(work: Workspace) -> dict[str, Any]:
     pairs = propose_pairs(work)
     with closing(match_photos(work, pairs)) as matched:
         work.say("matched; verifying pairs")
         verified, cycles = verify_matches(work, matched)
         key = model_key(work.options, pairs, verified)
-        finished = work.files.finished_summary(key)
+        finished = repair_model(work, verified, key)
         if finished is not None:
             write_settings(work.files, work.matcher, work.options)
             summary = finished
@@ -92,6 +99,27 @@ def reconstruct(work: Workspace) -> dict[str, Any]:
         )
     if finished is not None:
         work.say("the model is up to date")
+    return summary
+
+
+def repair_model(work: Workspace, verified: VerifiedMatches, key: str) -> dict[str, Any] | None:
+    """The summary of a finished model of `key`, none of whose files is damaged any more.
+
+    None where there is none, or where models themselves are damaged: those must be mapped again.
+    """
+    files = work.files
+    summary = files.read_summary(key)
+    damaged = [] if summary is None else files.damaged(summary)
+    if damaged:
+        work.say(f"damaged or missing in {files.root}, made again: {listed(damaged, 8)}")
+    if summary is None or any(name.startswith(files.sparse.name) for name in damaged):
+        return None
+    if damaged:
+        save_keypoints(build_tracks(work, verified).keypoints, files.keypoints)  # and the database
+        if files.model.is_dir():
+            write_model_page(read_model(files.model), files.page)
+        summary["files"] = files.checksums()
+        write_sealed_json(files.summary, summary)
     return summary
 
 
@@ -124,8 +152,12 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
 def match_photos(work: Workspace, pairs: Sequence[Pair]) -> PairJournal:
     """Match the pairs that are not matched yet; gives the journal of all of them, to be closed."""
     if work.match_all is not None:
-        return work.match_all(work.photos, pairs, work.files.matches)
-    return match_pairs(work.matcher, work.photos, pairs, work.files.matches, work.show_progress)
+        journal = work.match_all(work.photos, pairs, work.files.matches)
+    else:
+        journal = match_pairs(work.matcher, work.photos, pairs, work.files.matches, work.show_progress)
+    if journal.damaged:
+        work.say(f"damaged in {work.files.matches}, matched again: {counted(journal.damaged, 'record')}")
+    return journal
 
 
 def verify_matches(work: Workspace, matched: PairJournal) -> tuple[VerifiedMatches, CycleReport]:
@@ -268,8 +300,9 @@ def write_summary(
         "seconds": round(time.monotonic() - work.began, 1),
         "photos_folder": os.path.relpath(photos.root, work.files.root),  # for `coam localize`
         "key": key,
+        "files": work.files.checksums(),
     }
-    write_json(work.files.summary, summary)
+    write_sealed_json(work.files.summary, summary)
     return summary
 
 

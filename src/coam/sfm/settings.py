@@ -18,8 +18,8 @@ from typing import Any
 
 from coam.errors import ConfigError
 from coam.sfm.matching.stamps import recorded_values, weights_digest
-from coam.sfm.model_folder import ModelFolder, read_json
-from coam.store.atomic import write_json
+from coam.sfm.model_folder import SETTINGS, ModelFolder
+from coam.store.documents import read_json, write_sealed_json
 
 ONLY_SPEED = ("cached_images", "workers")  # settings that change no result
 
@@ -36,8 +36,13 @@ def describe_matcher(matcher: Any) -> dict[str, Any]:
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
-    """The content of a model folder's settings.json; empty where there is none."""
-    return read_json(ModelFolder(folder).settings)
+    """The content of a model folder's settings.json; empty where there is none.
+
+    A damaged one is an error: what it says decides how new photos are matched with those of the model.
+    """
+    path = ModelFolder(folder).settings
+    advice = f"write it again with: coam sfm PHOTOS -o {folder}"
+    return dict(read_json(path, SETTINGS, advice)) if path.exists() else {}
 
 
 def write_settings(folder: ModelFolder, matcher: Any, options: Any) -> None:
@@ -60,7 +65,7 @@ def claim_folder(folder: ModelFolder, matcher: Any, options: Any, say: Callable[
 
     Everything must have been checked before: what was there counts as made with other settings afterwards.
     """
-    before, now = read_json(folder.settings), _as_json(matcher, options)
+    before, now = folder.read_settings(), _as_json(matcher, options)
     changed = _changed_matcher(folder, now)
     if changed:
         say(f"{folder.root} was made with {changed}: all pairs are matched again")
@@ -72,14 +77,14 @@ def claim_folder(folder: ModelFolder, matcher: Any, options: Any, say: Callable[
 
 def _changed_matcher(folder: ModelFolder, now: Mapping[str, Any]) -> str:
     """In what the matcher of the matches in `folder` differs; empty where it does not, or has none there."""
-    before = read_json(folder.settings)
+    before = folder.read_settings()
     made = before.get("matching", before.get("matcher", {}))
     return differences(made, now["matcher"]) if folder.has_matches() else ""
 
 
 def _write(folder: ModelFolder, content: Mapping[str, Any]) -> None:
-    if read_json(folder.settings) != content:
-        write_json(folder.settings, content)
+    if folder.read_settings() != content:
+        write_sealed_json(folder.settings, content)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

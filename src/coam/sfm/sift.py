@@ -39,7 +39,7 @@ class SiftOptions:
     max_models: int = 50  # photos that do not connect with the others may form models of their own
     min_images: int = 1  # photos that a model must have; where none has, the next start angle is tried
     start_angles: tuple[float, ...] = (16.0,)  # degrees between the rays of the initial pair
-    threads: int = -1  # -1: all cores
+    threads: int = -1  # -1: all cores; with more than one, two runs may differ by some points
     seed: int = 0
 
 

@@ -1,15 +1,18 @@
 """Atomic writes: a file or folder is whole, or it is not there at all.
 
-Work goes to a temporary name beside its target and is renamed at the end. A block that fails, or a machine
-that stops, leaves what was there before untouched. The temporary name says which process made it, so that the
-next run can remove what a killed one left behind.
+Work goes to a temporary folder beside its target and is moved at the end: what a library leaves beside the
+file that it writes is in there too. A block that fails, or a machine that stops, leaves what was there before
+untouched. The folder's name says which process of which machine made it; the next process that writes beside
+it removes what a killed one left behind.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -23,28 +26,33 @@ from coam.errors import CoamError, DataError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 1 << 20  # bytes left: a writer that fails now failed for want of space, whatever it says
-_LEFTOVER = re.compile(r"\.coam-(\d+)-[0-9a-f]{12}")
+_LEFTOVER = re.compile(r"\.coam-(?:(?P<host>[0-9a-f]{8})-)?(?P<process>\d+)-[0-9a-f]{12}")
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_own: set[str] = set()  # names of temporary folders of this process
+_cleaned: set[str] = set()  # folders in which this process has looked for leftovers
 
 StrPath = str | os.PathLike[str]
 
 
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[Path]:
-    """Give an empty temporary file beside `path`, with its ending; rename it when the block succeeds.
+    """Give an empty temporary file with the name of `path`; move it there when the block succeeds.
 
     Missing folders are made. Links are followed, so that a linked file is replaced and not the link.
     """
     target = Path(os.path.realpath(path))
     if os.path.isdir(target):  # unlike its method, it takes a name that is too long
         raise DataError(f"{path}: is a folder; give the name of a file to write")
-    temporary = _temporary_beside(target)
-    with _one_line_error(path):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Made here, so that a folder that cannot be written is found out before the block does its work.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        mode = stat.S_IMODE(temporary.stat().st_mode)
+    holder = _temporary_beside(target)
+    temporary = holder / target.name
     try:
-        with _one_line_error(path):
+        with _one_line_error(path, temporary):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _clean_once(target.parent)
+            # Made here, so that a folder that cannot be written is found out before the block does its work.
+            holder.mkdir()
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
             temporary.chmod(mode)  # some libraries replace the file by one that only its owner may read
             _sync(temporary)
@@ -52,8 +60,8 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
             with suppress(OSError):  # not every file system can sync a folder; the file itself is safe
                 _sync(target.parent)
     finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        shutil.rmtree(holder, ignore_errors=True)
+        _own.discard(holder.name)
 
 
 @contextmanager
@@ -61,10 +69,11 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
     """Give an empty temporary folder beside `path` that takes its place when the block succeeds."""
     target = Path(os.path.realpath(path))
     temporary, old = _temporary_beside(target), _temporary_beside(target)
-    with _one_line_error(path):
+    with _one_line_error(path, temporary):
         temporary.mkdir(parents=True)
+        _clean_once(target.parent)
     try:
-        with _one_line_error(path):
+        with _one_line_error(path, temporary):
             yield temporary
             if target.exists():  # a rename cannot replace a folder that is not empty
                 target.rename(old)
@@ -72,6 +81,7 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+        _own.difference_update((temporary.name, old.name))
 
 
 def write_text(path: StrPath, text: str) -> Path:
@@ -87,13 +97,27 @@ def write_json(path: StrPath, value: Any, indent: int = 2) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files and folders of killed runs in `folder`; those of a running process stay."""
+    """Delete temporary files and folders of killed runs in `folder`; those of a running process stay.
+
+    So do those of another machine that shares the disk: nobody here knows what runs there.
+    """
     if not folder.is_dir() or os.name != "posix":  # elsewhere a process cannot be asked for without harm
         return
     for path in folder.glob(".coam-*"):
-        owner = _LEFTOVER.match(path.name)
-        if owner is not None and not _is_running(int(owner[1])):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        made = _LEFTOVER.match(path.name)
+        if made is None or path.name in _own or made["host"] not in (_HOST, None):
+            continue
+        process = int(made["process"])
+        # What has our own number and is not ours is of a dead one: in containers numbers come again.
+        if (made["host"] and process == os.getpid()) or not _is_running(process):
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _clean_once(folder: Path) -> None:
+    if str(folder) not in _cleaned:
+        _cleaned.add(str(folder))
+        remove_leftovers(folder)
 
 
 def check_folder(folder: Path) -> None:
@@ -105,9 +129,10 @@ def check_folder(folder: Path) -> None:
     if not existing.is_dir():
         raise DataError(f"{existing}: is a file; give a folder")
     trial = _temporary_beside(existing / "trial")
-    with _one_line_error(folder):
+    with _one_line_error(folder, trial):
         trial.mkdir()
         trial.rmdir()
+    _own.discard(trial.name)
 
 
 def require_space(path: Path, needed: int) -> None:
@@ -125,20 +150,27 @@ def disk_is_full(path: StrPath) -> DataError:
 
 
 @contextmanager
-def _one_line_error(path: StrPath) -> Iterator[None]:
-    """Turn what any writer says about a path that cannot be written into one line that says what to do."""
+def _one_line_error(path: StrPath, temporary: Path) -> Iterator[None]:
+    """Turn what any writer says about a path that cannot be written into one line that says what to do.
+
+    No line names the temporary file: nobody has asked for that one.
+    """
     try:
         yield
-    except CoamError:
-        raise
+    except CoamError as error:
+        if str(temporary) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(temporary), os.fspath(path))) from error
     except Exception as error:
         number = getattr(error, "errno", None)
         # HDF5 and SQLite report a full disk as errors of their own kinds.
         if number in _FULL or (number is None and _free_bytes(Path(path)) < _NEARLY_FULL):
             raise disk_is_full(path) from error
-        if not isinstance(error, OSError) or _names_another_place(error, Path(path)):
+        ours = isinstance(error, OSError) and not _names_another_place(error, Path(path))
+        if not ours and str(temporary) not in str(error):
             raise
-        reason = error.strerror or " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = reason.replace(str(temporary), os.path.basename(path))
         raise DataError(
             f"{os.fspath(path)}: cannot be written ({reason}); check the folder and its permissions"
         ) from error
@@ -154,7 +186,9 @@ def _names_another_place(error: OSError, path: Path) -> bool:
 
 
 def _temporary_beside(target: Path) -> Path:
-    return target.with_name(f".coam-{os.getpid()}-{secrets.token_hex(6)}{target.suffix}")
+    beside = target.with_name(f".coam-{_HOST}-{os.getpid()}-{secrets.token_hex(6)}")
+    _own.add(beside.name)
+    return beside
 
 
 def _nearest_existing(path: Path) -> Path:

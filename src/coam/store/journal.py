@@ -7,15 +7,16 @@ is why it comes last.
 
 A record is a set of arrays with one row per match ("columns") and arrays with one value per pair ("values").
 Both kinds of file hold a table: columns of all pairs on top of each other, `start` (N + 1,) says where each
-pair begins.
+pair begins. `checks` (N, 2) are checksums of each pair's place in the table and of its record: what a damaged
+disk has changed counts as missing and is made again, pair by pair. Files from before have no `checks`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import uuid
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ import numpy.typing as npt
 
 from coam.caches import LRUCache
 from coam.errors import DataError
+from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write, remove_leftovers, require_space
+from coam.store.checksums import CHECKSUMMED, rows_checksum, utf8_strings
 
 Pair = tuple[str, str]
 Array = npt.NDArray[Any]
@@ -52,6 +55,9 @@ class PairJournal:
         self.parts = self.path.with_name(self.path.name + ".parts")
         # pair -> (stamp, file, position in that file); later files win
         self._where: dict[Pair, tuple[str, Path, int]] = {}
+        self._whole: set[Pair] = set()  # pairs whose record was read and found whole
+        self.damaged = 0  # records and files that were found damaged; their pairs are made again
+        self._mended = 0  # of them: no longer in the file
         self._open: LRUCache[Path, Table | None] = LRUCache(
             _OPEN_TABLES, lambda _, table: _close_table(table)
         )
@@ -71,10 +77,15 @@ class PairJournal:
     def _index_file(self, file: Path) -> None:
         table = self._table(file)
         if table is None:  # damaged from outside: put aside, its pairs are made again
-            file.rename(file.with_name(file.name + ".damaged"))
+            os.replace(file, file.with_name(file.name + ".damaged"))
+            self.damaged += 1
             return
+        checks = table.get("checks")
         for position, (name0, name1, stamp) in enumerate(_strings(table["names"])):
-            self._where[name0, name1] = (stamp, file, position)
+            if checks is None or checks[position, 0] == _place_checksum(table, position):
+                self._where[name0, name1] = (stamp, file, position)
+            else:
+                self.damaged += 1
 
     def _table(self, file: Path) -> Table | None:
         return self._open.get(file, lambda: _open_table(file))
@@ -90,8 +101,18 @@ class PairJournal:
         return sorted(self._where)
 
     def missing(self, stamps: Mapping[Pair, str]) -> list[Pair]:
-        """Pairs of `stamps` (pair -> stamp) that have no result with that stamp, in the given order."""
+        """Pairs of `stamps` (pair -> stamp) that have no whole result with that stamp, in the given order."""
+        self._forget_damaged(stamps)
         return [pair for pair, stamp in stamps.items() if self._where.get(pair, ("",))[0] != stamp]
+
+    def _forget_damaged(self, pairs: Iterable[Pair]) -> None:
+        for pair in pairs:
+            if pair in self._where and pair not in self._whole:
+                try:
+                    self.read(pair)
+                except DataError:
+                    del self._where[pair]
+                    self.damaged += 1
 
     def append(self, records: Mapping[Pair, Record]) -> None:
         """Write finished pairs; when this returns they are safe."""
@@ -108,25 +129,39 @@ class PairJournal:
         table = self._table(file)
         if table is None:
             raise DataError(f"{file}: was damaged while in use; run the same command again")
-        begin, end = (int(value) for value in table["start"][position : position + 2])
-        columns = {
-            name[7:]: np.asarray(table[name][begin:end]) for name in table if name.startswith("column_")
-        }
-        values = {name[6:]: np.asarray(table[name][position]) for name in table if name.startswith("value_")}
-        return Record(columns, values, stamp)
+        try:
+            record = _read_record(table, position, stamp)
+            checks = table.get("checks")
+            if checks is not None and checks[position, 1] != _record_checksum(record):
+                raise ValueError("another checksum")
+        except Exception as error:  # HDF5 raises errors of many kinds where its own structures are damaged
+            raise DataError(
+                f"{file}: the record of {' and '.join(filter(None, pair))} is damaged; "
+                "run the same command again to make it anew"
+            ) from error
+        self._whole.add(pair)
+        return record
 
     def finish(self, pairs: Iterable[Pair] | None = None) -> Path:
         """Merge everything into one .h5 (only `pairs`, if given), sorted by pair: equal results, equal
         content.
         """
+        self._forget_damaged(self.pairs() if pairs is None else pairs)
         wanted = sorted(set(self.pairs() if pairs is None else pairs))
-        if self._part_files() or set(wanted) != set(self._where) or not self.path.exists():
+        if (
+            self._part_files()
+            or self.damaged > self._mended
+            or set(wanted) != set(self._where)
+            or not self.path.exists()
+        ):
             require_space(self.path, self._bytes_to_merge())
             with atomic_write(self.path) as temporary:
                 self._write_h5(temporary, wanted)
+            self._mended = self.damaged
         self.close()
         shutil.rmtree(self.parts, ignore_errors=True)
         self._where.clear()
+        self._whole.clear()
         self._read_index()
         return self.path
 
@@ -138,12 +173,12 @@ class PairJournal:
         """Pair by pair, so that memory does not grow with their number."""
         import h5py
 
-        with h5py.File(path, "w") as file:
-            file.attrs["format"] = _FORMAT
-            names = [[*pair, self._where[pair][0]] for pair in pairs]
-            strings = np.array(names, dtype=object).reshape(-1, 3)
-            file.create_dataset("names", data=strings, dtype=h5py.string_dtype())
+        with h5py.File(path, "w", libver=CHECKSUMMED) as file:
+            file.attrs["format"] = np.bytes_(_FORMAT)
+            strings = utf8_strings([[*pair, self._where[pair][0]] for pair in pairs]).reshape(-1, 3)
+            file.create_dataset("names", data=strings)
             start = np.zeros(len(pairs) + 1, np.int64)
+            checks = np.zeros((len(pairs), 2), np.uint32)
             for position, pair in enumerate(pairs):
                 record = self.read(pair)
                 begin = int(start[position])
@@ -153,7 +188,10 @@ class PairJournal:
                     _grow(file, f"column_{name}", column, end)[begin:end] = column
                 for name, value in record.values.items():
                     _grow(file, f"value_{name}", value[None], position + 1)[position] = value
+                place = {"names": strings[position : position + 1], "start": start[position : position + 2]}
+                checks[position] = _place_checksum(place), _record_checksum(record)
             file.create_dataset("start", data=start)
+            file.create_dataset("checks", data=checks)
 
     def close(self) -> None:
         """Close the files that are open for reading."""
@@ -200,6 +238,26 @@ def _pack(records: Mapping[Pair, Record]) -> dict[str, Array]:
     return table
 
 
+def _read_record(table: Table, position: int, stamp: str) -> Record:
+    begin, end = (int(value) for value in table["start"][position : position + 2])
+    columns = {name[7:]: np.asarray(table[name][begin:end]) for name in table if name.startswith("column_")}
+    values = {name[6:]: np.asarray(table[name][position]) for name in table if name.startswith("value_")}
+    return Record(columns, values, stamp)
+
+
+def _place_checksum(table: Mapping[str, Any], position: int = 0) -> int:
+    """Of the names and stamp of a pair, and of where its rows lie."""
+    words = "\n".join(_strings(table["names"][position : position + 1])[0])
+    return rows_checksum(words, {"start": np.asarray(table["start"][position : position + 2], np.int64)})
+
+
+def _record_checksum(record: Record) -> int:
+    named = {f"column_{name}": column for name, column in record.columns.items()}
+    return rows_checksum(
+        record.stamp, named | {f"value_{n}": np.asarray(v) for n, v in record.values.items()}
+    )
+
+
 def _strings(names: Array) -> list[tuple[str, str, str]]:
     as_text = [[n.decode() if isinstance(n, bytes) else str(n) for n in row] for row in names]
     return [(row[0], row[1], row[2]) for row in as_text]
@@ -211,15 +269,21 @@ def _open_table(file: Path) -> Table | None:
 
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as part:
-                return dict(part)
+            return dict(read_plain_npz(file))
         handle = h5py.File(file, "r")
-        if handle.attrs.get("format") != _FORMAT:
+        if handle.attrs.get("format") not in (_FORMAT, _FORMAT.encode()):
             handle.close()
             raise DataError(f"{file}: was not written by coam; remove it or choose another output folder")
         table: Table = {name: handle[name] for name in handle}
-        table["names"], table["start"] = handle["names"][:], handle["start"][:]
+        for name in ("names", "start", "checks"):
+            if name in table:
+                table[name] = handle[name][:]
+        if len(table["start"]) != len(table["names"]) + 1:
+            raise ValueError("start and names do not fit")
+        _strings(table["names"])
         table["_file"] = handle
         return table
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+    except DataError:
+        raise
+    except Exception:  # a damaged file can make its reader raise anything at all
         return None

@@ -1,6 +1,7 @@
 """`Matches` on disk: .npz, .h5 and .json, exactly there and back.
 
-A file holds the five arrays of `Matches` and one JSON header with everything else. Nothing is ever pickled.
+A file holds the five arrays of `Matches` and one JSON header with everything else, also their checksum: a
+file that was damaged is refused. Nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
+from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write
+from coam.store.checksums import CHECKSUMMED, content_digest
+from coam.store.documents import parse_json, read_text
 from coam.types import Grid, Matches, Size
 
 FORMAT = "coam-matches"
 VERSION = 1
+MOST_BYTES = 1 << 30  # of a file, expanded: some ten million matches
 _ARRAYS: dict[str, tuple[type, int]] = {  # name: (type, dimensions)
     "points0": (np.float32, 2),
     "points1": (np.float32, 2),
@@ -41,6 +45,7 @@ def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:
     arrays: Arrays = {
         name: np.asarray(getattr(matches, name), dtype=kind) for name, (kind, _) in _ARRAYS.items()
     }
+    header["sha256"] = content_digest(header, arrays)
     with atomic_write(path) as temporary:
         write(temporary, header, arrays)
     return path
@@ -58,7 +63,10 @@ def load_matches(path: str | os.PathLike[str]) -> Matches:
         header, arrays = read(path)
         if header["format"] == FORMAT and header["version"] > VERSION:
             raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
-        return _build(header, arrays)
+        matches = _build(header, arrays)
+        if "sha256" in header and header["sha256"] != content_digest(_header(matches), arrays):
+            raise ValueError("another checksum")
+        return matches
     except CoamError:
         raise
     except PermissionError as error:
@@ -146,17 +154,17 @@ def _write_npz(path: Path, header: Header, arrays: Arrays) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Header, Arrays]:
-    if not zipfile.is_zipfile(path):  # np.load would also take .npy, and name pickles in its message
-        raise ValueError("not a zip file")
-    with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file["header"])), {name: file[name] for name in _ARRAYS}
+    file = read_plain_npz(path, MOST_BYTES)
+    return parse_json(str(file["header"])), {name: file[name] for name in _ARRAYS}
 
 
 def _write_h5(path: Path, header: Header, arrays: Arrays) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
-        file.create_dataset("header", data=json.dumps(header))  # a data set: an attribute ends at 64 KiB
+    with h5py.File(path, "w", libver=CHECKSUMMED) as file:
+        text = json.dumps(header).encode()
+        # A data set: an attribute ends at 64 KiB.
+        file.create_dataset("header", data=text, dtype=h5py.string_dtype("utf-8", len(text)))
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 
@@ -165,7 +173,7 @@ def _read_h5(path: Path) -> tuple[Header, Arrays]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        return json.loads(file["header"].asstr()[()]), {name: file[name][()] for name in _ARRAYS}
+        return parse_json(file["header"].asstr()[()]), {name: file[name][()] for name in _ARRAYS}
 
 
 def _write_json(path: Path, header: Header, arrays: Arrays) -> None:
@@ -181,7 +189,7 @@ def _write_json(path: Path, header: Header, arrays: Arrays) -> None:
 
 
 def _read_json(path: Path) -> tuple[Header, Arrays]:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = parse_json(read_text(path, "write it again", most_bytes=MOST_BYTES))
     arrays: Arrays = {name: np.array(content[name], dtype=kind) for name, (kind, _) in _ARRAYS.items()}
     for name in ("points0", "points1"):
         if arrays[name].size == 0:

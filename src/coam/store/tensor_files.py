@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from coam.errors import CoamError, WeightsError
 from coam.store.atomic import StrPath, atomic_write
+from coam.store.checksums import rows_checksum
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_CHECKSUM = "checksum"
+
+
+def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """Of all bytes, names and shapes, the same for torch tensors and numpy arrays."""
+    as_bytes = {}
+    for name, value in tensors.items():
+        flat = value.reshape(-1)
+        plain = np.asarray(flat if isinstance(flat, np.ndarray) else flat.view(_byte_type()).numpy())
+        as_bytes[f"{name} {tuple(value.shape)}"] = plain.view(np.uint8)
+    return f"{rows_checksum(json.dumps(metadata, sort_keys=True), as_bytes):08x}"
+
+
+def _byte_type() -> Any:
+    import torch
+
+    return torch.uint8
 
 
 def write_safetensors(path: StrPath, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
@@ -21,6 +43,7 @@ def write_safetensors(path: StrPath, tensors: Mapping[str, Tensor], metadata: di
     from safetensors.torch import save_file
 
     on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    metadata = metadata | {_CHECKSUM: _checksum(on_host, metadata)}
     with atomic_write(path) as temporary:
         try:
             save_file(on_host, temporary, metadata=metadata)
@@ -44,7 +67,11 @@ def read_safetensors(
     try:
         with safe_open(path, framework=framework) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, dict(file.metadata() or {})
+            metadata = dict(file.metadata() or {})
+        checksum = metadata.pop(_CHECKSUM, None)  # files from before have none
+        if checksum is not None and checksum != _checksum(tensors, metadata):
+            raise ValueError("its checksum is another")
+        return tensors, metadata
     except (SafetensorError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise kind(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from coam.errors import ConfigError
+from coam.store.documents import read_yaml
 from coam.stylization.pairs import LightSource
-from coam.training.config import check_run, from_mapping, read_yaml, recipe_path
+from coam.training.config import MOST_SIDE, check_run, from_mapping, recipe_path
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class StylizeRecipe:
 
     def __post_init__(self) -> None:
         check_run(self)
+        if not 32 <= self.bank_side <= MOST_SIDE:
+            raise ConfigError(f"recipe {self.name!r}: bank_side must lie in 32 ... {MOST_SIDE} pixels")
         if any(phase.size < 64 or phase.size % 32 or phase.batch < 1 for phase in self.phases):
             raise ConfigError(f"recipe {self.name!r}: a size must be a multiple of 32, from 64 on")
 
@@ -65,12 +68,14 @@ class StylizeRecipe:
 
 def is_stylizer_recipe(name: str | Path) -> bool:
     """Whether `coam train NAME` trains the stylizer: its file says so."""
-    values = read_yaml(recipe_path(name))
+    values = read_yaml(recipe_path(name), "give a recipe", ConfigError)
     return isinstance(values, dict) and values.get("trains") == "stylizer"
 
 
 def load_stylize_recipe(name: str | Path = "stylize") -> StylizeRecipe:
     """The recipe of a YAML file, or by the name of one that comes with the package."""
     path = recipe_path(name)
-    recipe: StylizeRecipe = from_mapping(StylizeRecipe, read_yaml(path), path.name)
+    recipe: StylizeRecipe = from_mapping(
+        StylizeRecipe, read_yaml(path, "give a recipe", ConfigError), path.name
+    )
     return recipe

@@ -19,7 +19,7 @@ from coam.stylization.pairs import StylePairs, load_pairs
 from coam.stylization.recipe import StylizeRecipe
 from coam.training.checkpoint import TrainState
 from coam.training.log import Report
-from coam.training.loop import MODEL, Outcome, Run, make_fabric, seed_step, to_device
+from coam.training.loop import MODEL, Outcome, Run, make_fabric, run_lock, seed_step, to_device
 from coam.training.optimiser import (
     adamw,
     average_decay,
@@ -125,23 +125,24 @@ def train_stylizer(
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; --data names the one that holds the recipe's photos")
     fabric = make_fabric(device)
-    step = StylizerStep(recipe, fabric.device)
-    run = Run(recipe, step.state, folder, fabric, report, started)
-    step.load_data(root)
-    course = Course(step.state, recipe.steps, minutes * 60 - run.seconds())
-    run.take_steps(step, course.is_over)
-    network = averaged_copy(step.network, step.state.average)
-    card: dict[str, Any] = {
-        "licence": "Apache-2.0",
-        "recipe": recipe.name,
-        "steps": step.state.step,
-        "matcher": recipe.matcher,
-        "seconds": round(run.seconds()),
-    }
-    if run.finished:
-        card["held_out"] = validate(recipe, network.to(fabric.device), step.matcher, root, folder)
-    save_network(network.cpu(), folder / MODEL, card)
-    return run.end(network)
+    with run_lock(folder, fabric):
+        step = StylizerStep(recipe, fabric.device)
+        run = Run(recipe, step.state, folder, fabric, report, started)
+        step.load_data(root)
+        course = Course(step.state, recipe.steps, minutes * 60 - run.seconds())
+        run.take_steps(step, course.is_over)
+        network = averaged_copy(step.network, step.state.average)
+        card: dict[str, Any] = {
+            "licence": "Apache-2.0",
+            "recipe": recipe.name,
+            "steps": step.state.step,
+            "matcher": recipe.matcher,
+            "seconds": round(run.seconds()),
+        }
+        if run.finished:
+            card["held_out"] = validate(recipe, network.to(fabric.device), step.matcher, root, folder)
+        save_network(network.cpu(), folder / MODEL, card)
+        return run.end(network)
 
 
 @torch.no_grad()

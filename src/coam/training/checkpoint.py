@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
+from coam.store.documents import parse_json
 from coam.store.tensor_files import read_safetensors, write_safetensors
 from coam.training.config import RunSpec, from_mapping
 from coam.training.optimiser import start_average
@@ -64,7 +65,7 @@ def load_checkpoint(path: Path, recipe: RunSpec, state: TrainState) -> None:
     """Restore everything in place. A checkpoint of another recipe is refused."""
     tensors, metadata = read_safetensors(path, "remove it to start anew")
     try:
-        stored = from_mapping(type(recipe), json.loads(metadata["recipe"]), "recipe")
+        stored = from_mapping(type(recipe), parse_json(metadata["recipe"]), "recipe")
         step = int(metadata["step"])
         progress = None if state.progress is None else float(metadata["progress"])
     except (KeyError, ValueError, ConfigError) as error:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from coam.errors import ConfigError, MissingExtraError
+from coam.errors import ConfigError
+from coam.store.documents import read_yaml
 
+MOST_SIDE = 8192  # pixels of a training picture
 RECIPES = Path(__file__).parent / "recipes"  # those that come with the package
 
 # Loss -> the objective that has it, "module:Class" (a `coam.training.objective.Objective`), imported when a
@@ -163,6 +165,10 @@ class Recipe:
                     f" a multiple of 32, not {phase}"
                 )
         check_run(self)
+        if not 32 <= self.bank_side <= MOST_SIDE or any(phase.size > MOST_SIDE for phase in self.phases):
+            raise ConfigError(
+                f"recipe {self.name!r}: bank_side and sizes must lie in 32 ... {MOST_SIDE} pixels"
+            )
         if any(source.share < 0 for source in self.sources) or sum(s.share for s in self.sources) <= 0:
             raise ConfigError(f"recipe {self.name!r}: the shares of the sources must be positive")
 
@@ -226,7 +232,7 @@ def _dataclass_from(kind: Any, values: Any, where: str) -> Any:
 def load_recipe(name: str | Path) -> Recipe:
     """A recipe from a YAML file, or by the name of one that comes with the package."""
     path = recipe_path(name)
-    recipe: Recipe = from_mapping(Recipe, read_yaml(path), path.name)
+    recipe: Recipe = from_mapping(Recipe, read_yaml(path, "give a recipe", ConfigError), path.name)
     return recipe
 
 
@@ -240,15 +246,3 @@ def recipe_path(name: str | Path) -> Path:
         names = ", ".join(sorted(p.stem for p in RECIPES.glob("*.yaml")))
         raise ConfigError(f"there is no recipe {str(path)!r}; choose one of {names} or give a .yaml file")
     return packaged
-
-
-def read_yaml(path: Path) -> Any:
-    """The plain values of a YAML file."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", "train") from error
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from coam.data.sample import PairSource
 from coam.errors import ConfigError, DataError
 from coam.models.network import DescriptorNetwork
 from coam.store.atomic import write_json
+from coam.store.documents import read_json
 from coam.training.config import Phase, Recipe, from_mapping, load_recipe
 from coam.training.log import Report, read_log
 from coam.training.loop import LOG, Outcome, make_fabric, make_folder
@@ -158,10 +158,11 @@ def _starting_recipe(photos: Path, folder: Path, start: str | None) -> tuple[Rec
     stored = folder / RECIPE_FILE
     if not stored.exists():
         return recipe, False
+    advice = "remove the folder to start anew"
     try:
-        planned: Recipe = from_mapping(Recipe, json.loads(stored.read_text(encoding="utf-8")), stored.name)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{stored}: cannot be read; remove the folder to start anew") from error
+        planned: Recipe = from_mapping(Recipe, read_json(stored, dict, advice), stored.name)
+    except ConfigError as error:
+        raise DataError(f"{stored}: is damaged ({error}); {advice}") from error
     if (planned.model, planned.sources) != (model, sources):
         raise ConfigError(f"{folder}: holds a run with other photos or another model; choose another folder")
     return planned, True

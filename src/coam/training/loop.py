@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, DataError, MissingExtraError
+from coam.store.lock import folder_lock
 from coam.training.checkpoint import TrainState, load_checkpoint, save_checkpoint
 from coam.training.config import RunSpec
 from coam.training.log import Report, RunLog, check_finite, drop_lines_after
@@ -130,6 +132,11 @@ def to_device(network: Network, device: torch.device) -> Network:
         torch.set_float32_matmul_precision("high")
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
+
+
+def run_lock(folder: Path, fabric: Any) -> AbstractContextManager[None]:
+    """The run's folder for this run alone; the first of its processes has the lock for all."""
+    return folder_lock(folder) if fabric.is_global_zero else nullcontext()
 
 
 def make_folder(folder: Path) -> None:

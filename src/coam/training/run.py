@@ -19,7 +19,7 @@ from coam.tensors import exact_products
 from coam.training.checkpoint import TrainState
 from coam.training.config import OptimiserSpec, Phase, Recipe, load_recipe
 from coam.training.log import Report
-from coam.training.loop import MODEL, Outcome, Run, make_fabric, seed_step, to_device
+from coam.training.loop import MODEL, Outcome, Run, make_fabric, run_lock, seed_step, to_device
 from coam.training.objective import Objective, build_objective, build_source
 from coam.training.optimiser import (
     average_decay,
@@ -84,15 +84,16 @@ def train(
     check_batches(recipe, fabric.world_size)
     model = to_device(model, fabric.device)
     state = TrainState(model, build_optimiser(model, recipe.optimiser))
-    run = Run(recipe, state, folder, fabric, report, started)
-    step = Step(recipe, source, build_objective(model, recipe), state, fabric)
-    set_training_mode(model, recipe.optimiser)
-    run.take_steps(step, lambda: run.seconds() >= budget_seconds)
-    averaged = averaged_copy(model, state.average)
-    if fabric.is_global_zero:
-        name, full_card = describe(recipe, state.step, card or {})
-        save_model(averaged, folder / MODEL, name, full_card)
-    return run.end(averaged)
+    with run_lock(folder, fabric):
+        run = Run(recipe, state, folder, fabric, report, started)
+        step = Step(recipe, source, build_objective(model, recipe), state, fabric)
+        set_training_mode(model, recipe.optimiser)
+        run.take_steps(step, lambda: run.seconds() >= budget_seconds)
+        averaged = averaged_copy(model, state.average)
+        if fabric.is_global_zero:
+            name, full_card = describe(recipe, state.step, card or {})
+            save_model(averaged, folder / MODEL, name, full_card)
+        return run.end(averaged)
 
 
 def phase_of(recipe: Recipe, step: int) -> Phase:

@@ -22,11 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from coam.errors import DataError, ImageError
+from coam.errors import DataError
 from coam.evaluation.benchmarks.posed_pairs import POSED_PAIRS, posed_pair
 from coam.evaluation.pairs import Array, EvaluationPair, listed_lines
 from coam.evaluation.runner import Option
 from coam.geometry.pose import relative_pose_matrix
+from coam.images.limits import opened_picture
 from coam.store.archives import read_npz
 
 WHERE_1500 = (
@@ -139,13 +140,8 @@ def _read_cameras(path: Path) -> dict[tuple[str, str], _Camera]:
 
 def _for_file(camera: _Camera, path: Path) -> Array:
     """The camera matrix for the photo as it lies on disk, should it have another size than the index says."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            size = image.size
-    except OSError as error:
-        raise ImageError(f"cannot read the image {path.name}: {error}") from error
+    with opened_picture(path) as image:
+        size = image.size
     if size == camera.size or 0 in camera.size:
         return camera.intrinsics
     scale = np.array([size[0] / camera.size[0], size[1] / camera.size[1], 1.0])

@@ -19,7 +19,6 @@ nothing of each other do not make the same mistake. report.json names the others
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from html import escape
@@ -34,6 +33,7 @@ from coam.evaluation.runner import Benchmark, Option, environment, write_json
 from coam.geometry.alignment import Pose, pose_errors
 from coam.images.folder import PHOTO_ENDINGS
 from coam.store.atomic import write_text
+from coam.store.documents import read_json
 
 if TYPE_CHECKING:
     from coam.sfm.workspace import Tracks
@@ -88,7 +88,7 @@ def reconstruct_with_sift(photos: Path, output: Path, seed: int = 0) -> dict[str
     ).hexdigest()
     done = output / "sift.json"
     if done.is_file():
-        finished = dict(json.loads(done.read_text()))
+        finished = dict(read_json(done, dict, "remove it to compute it again"))
         if finished.pop("made_from", None) == made_from:
             return finished
     work = output / "sift"

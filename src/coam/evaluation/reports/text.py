@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
+from coam.errors import printable
 from coam.evaluation.metrics.bootstrap import FEW
 from coam.evaluation.metrics.tables import by_subset
 from coam.evaluation.runner import Report
@@ -78,6 +80,7 @@ def markdown_report(report: Report) -> str:
     """report.md: tables with intervals, per-sequence table, worst pairs, what was run on what."""
     tables, matcher = report["tables"], report["matcher"]
     heads = [f"{subset} ({tables[subset]['pairs']['value']:.0f} pairs)" for subset in tables]
+    sequences = [[markdown_name(name), *cells] for name, *cells in sequence_rows(report)]
     lines = [
         f"# {report['benchmark']}: {matcher['matcher']}",
         "",
@@ -88,11 +91,13 @@ def markdown_report(report: Report) -> str:
         "",
         "## Sequences",
         "",
-        *markdown_table(["sequence", *headlines(report)], sequence_rows(report)),
+        *markdown_table(["sequence", *headlines(report)], sequences),
     ]
     ranking = report["ranking"]
     lines += ["", f"## Worst pairs by {ranking['by']}", ""]
-    lines += [f"- {name}: {format_value(value)}" for name, value in ranking["worst_first"][:10]]
+    lines += [
+        f"- {markdown_name(name)}: {format_value(value)}" for name, value in ranking["worst_first"][:10]
+    ]
     lines += ["", "## How it was measured", "", report["protocol"], ""]
     lines += [f"- settings: {report['settings']}", f"- matcher settings: {matcher['config']}"]
     lines += [f"- weights SHA-256: {matcher['model_hash'] or 'none'}"]
@@ -100,6 +105,12 @@ def markdown_report(report: Report) -> str:
     lines += [f"- median seconds per pair: {format_value(report['run']['median_seconds_per_pair'])}"]
     lines += [f"- {key}: {value}" for key, value in report["environment"].items()]
     return "\n".join(lines) + "\n"
+
+
+def markdown_name(name: str) -> str:
+    """A name of a file or sequence as it stands, whatever Markdown or a terminal would make of it."""
+    plain = re.sub(r"([\\`*\[\]<>|&])", r"\\\1", printable(name))
+    return plain.replace("\n", "\\n").replace("\t", "\\t")
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from coam.sfm.interchange.hloc import HlocQuery, write_queries
 from coam.sfm.localization.absolute_pose import Floats, Lifted, LocalizeOptions, Location, solve_location
 from coam.sfm.matching.match_pairs import without_rematching
 from coam.sfm.matching.stamps import matcher_key
-from coam.sfm.model_folder import ModelFolder, read_json
+from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, global_descriptors, nearest, unit_rows
 from coam.sfm.photos import Photo, read_photo
 from coam.sfm.tracks.local_affine import local_affine
 from coam.sfm.tracks.match_graph import Keypoints
 from coam.sfm.workspace import load_model
+from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write
 from coam.types import Matches
 
@@ -70,11 +72,11 @@ class Localizer:
         """Descriptors (photos, D), computed once and kept in the model folder."""
         if self._descriptors is None:
             store, key = self.files.descriptors, "\n".join([matcher_key(self.matcher), *self.names])
-            if store.is_file():
-                with np.load(store, allow_pickle=False) as saved:
-                    if str(saved["key"]) == key:
-                        self._descriptors = saved["vectors"]
-                        return self._descriptors
+            with suppress(Exception):  # missing, or damaged in any way: computed again
+                saved = read_plain_npz(store)
+                if str(saved["key"]) == key and len(saved["vectors"]) == len(self.names):
+                    self._descriptors = saved["vectors"]
+                    return self._descriptors
             vectors = global_descriptors(self.names, self.root, describe)
             with atomic_write(store) as temporary, open(temporary, "wb") as out:
                 np.savez(out, vectors=vectors, key=np.array(key))
@@ -148,7 +150,7 @@ def find_photos(files: ModelFolder, photos: str | Path | None) -> Path:
     """Where the photos of a model are: as given, or as summary.json remembers."""
     if photos is not None:
         return Path(photos)
-    relative = read_json(files.summary).get("photos_folder")
+    relative = (files.read_summary() or {}).get("photos_folder")
     if relative is None:
         raise DataError(f"{files.root}: summary.json does not say where the photos are; say it with --photos")
     return (files.root / str(relative)).resolve()

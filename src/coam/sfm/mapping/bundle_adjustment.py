@@ -66,6 +66,7 @@ def adjust(
     settings.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
     settings.ceres.solver_options.max_num_iterations = own.iterations
     settings.ceres.solver_options.function_tolerance = own.tolerance
+    settings.ceres.solver_options.num_threads = options.threads
     for scale in (own.loss_scale, None):
         model.update_point_3d_errors()
         median = float(np.median([point.error for point in model.points3D.values()] or [0.0]))

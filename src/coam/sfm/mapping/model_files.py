@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from coam.errors import ConfigError
+from coam.errors import ConfigError, DataError
 from coam.geometry.coordinates import from_colmap
 from coam.images import load_image
 from coam.sfm.colmap_model import as_pose, registered_images
-from coam.sfm.model_folder import ModelFolder, read_json
+from coam.sfm.model_folder import ModelFolder
 from coam.sfm.photos import PhotoFolder
-from coam.store.atomic import atomic_folder, atomic_write, write_json, write_text
+from coam.store.atomic import atomic_folder, atomic_write, write_text
+from coam.store.documents import write_sealed_json
 
 
 def write_models(models: Sequence[Any], photos: PhotoFolder, target: Path) -> None:
@@ -51,8 +52,9 @@ def write_model_page(model: Any, path: Path) -> None:
     """Point cloud and cameras of a model as a page for any browser."""
     from coam.viz import scene_page
 
-    points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
-    colours = np.array([point.color for point in model.points3D.values()], np.uint8).reshape(-1, 3)
+    ordered = [point for _, point in sorted(model.points3D.items())]  # the same page for the same model
+    points = np.array([point.xyz for point in ordered]).reshape(-1, 3)
+    colours = np.array([point.color for point in ordered], np.uint8).reshape(-1, 3)
     write_text(path, scene_page(points, colours, scene_cameras(model)))
 
 
@@ -91,7 +93,9 @@ def add_dense_points(output: str | Path, photos: str | Path) -> dict[str, Any]:
     import pycolmap
 
     files = ModelFolder(output)
-    summary = read_json(files.summary)
+    summary = files.read_summary()
+    if summary is None:
+        raise DataError(f"{files.summary}: is missing or damaged; run the same command again")
     target = files.model / "dense.ply"
     if isinstance(summary["dense_points"], int) and target.is_file():
         return summary
@@ -103,7 +107,8 @@ def add_dense_points(output: str | Path, photos: str | Path) -> dict[str, Any]:
     with atomic_write(target) as temporary:
         shutil.move(workspace / "fused.ply", temporary)
     summary["dense_points"] = fused.num_points3D()
-    write_json(files.summary, summary)
+    summary["files"] = files.checksums()
+    write_sealed_json(files.summary, summary)
     shutil.rmtree(workspace, ignore_errors=True)
     return summary
 

@@ -61,7 +61,8 @@ class MapperOptions:
     min_matches: int = 15  # verified matches a pair needs to be used
     matches_per_pair: int = 300  # cameras are found from so many of a pair's best; all are triangulated after
     seed: int = 0
-    threads: int = -1
+    # With more threads (-1: all cores) sums come in any order, and two runs may differ by some points.
+    threads: int = 1
     # A wide initial pair and long tracks are best. Where only close pairs have many matches COLMAP starts
     # from a wide one with few, and the model stays a fragment: then closer pairs and short tracks are tried.
     attempts: tuple[MappingAttempt, ...] = (

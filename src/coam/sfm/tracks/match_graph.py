@@ -17,6 +17,7 @@ from coam.sfm.tracks.merge import Measurements, MergeOptions, build_tracks, refi
 from coam.sfm.verification.path_consistency import strong_pairs
 from coam.sfm.verification.two_view import VerifiedMatches
 from coam.store.atomic import atomic_write, require_space
+from coam.store.checksums import CHECKSUMMED, utf8_strings
 from coam.store.journal import Pair
 from coam.types import Grid
 
@@ -72,9 +73,9 @@ def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
     """Write keypoints (.h5): what lifts new matches of a photo to the 3D points of a model."""
     path = Path(path)
     require_space(path, 2 * keypoints.positions.nbytes + (1 << 20))
-    with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs["format"] = FORMAT
-        file.create_dataset("names", data=np.array(keypoints.names, object), dtype=h5py.string_dtype())
+    with atomic_write(path) as temporary, h5py.File(temporary, "w", libver=CHECKSUMMED) as file:
+        file.attrs["format"] = np.bytes_(FORMAT)
+        file.create_dataset("names", data=utf8_strings(keypoints.names))
         grids = [np.full(6, np.nan) if grid is None else grid_to_array(grid) for grid in keypoints.grids]
         file["grids"] = np.array(grids, np.float64).reshape(-1, 6)
         for name in ("start", "ids", "positions", "tracks"):
@@ -86,13 +87,15 @@ def load_keypoints(path: str | Path) -> Keypoints:
     """Read what `save_keypoints` wrote."""
     try:
         with h5py.File(path, "r") as file:
-            if file.attrs.get("format") != FORMAT:
+            if file.attrs.get("format") not in (FORMAT, FORMAT.encode()):
                 raise DataError(f"{path}: holds no coam keypoints; give a model folder made by coam sfm")
             names = tuple(name.decode() for name in file["names"][:])
             grids = tuple(None if np.isnan(row).any() else grid_from_array(row) for row in file["grids"][:])
             return Keypoints(names, grids, *(file[key][:] for key in ("start", "ids", "positions", "tracks")))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read; give a model folder made by coam sfm") from error
+    except DataError:
+        raise
+    except Exception as error:  # a damaged file can make its reader raise anything at all
+        raise DataError(f"{path}: is missing or damaged; give a model folder made by coam sfm") from error
 
 
 @dataclass(frozen=True)
