@@ -10,7 +10,7 @@ import torch
 
 from coam.data.megadepth import MegaDepthChoice, MegaDepthPairs, read_split
 from coam.data.windows import CropOptions
-from coam.errors import ConfigError, DataError
+from coam.errors import ConfigError, DataError, ImageError
 from support.megadepth_tree import write_scene
 
 
@@ -86,7 +86,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path, root: Path) -> None
     write_scene(tmp_path, "0001")
     for photo in (tmp_path / "Undistorted_SfM").rglob("*.png"):
         photo.unlink()
-    with pytest.raises(DataError, match="cannot read the photo"):
+    with pytest.raises(ImageError, match="cannot be read as a picture"):
         MegaDepthPairs(tmp_path).sample(1, 32, 8, torch.Generator())
 
 

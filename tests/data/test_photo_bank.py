@@ -22,7 +22,7 @@ from coam.data.photo_bank import (
     photos_below,
     read_square,
 )
-from coam.errors import DataError
+from coam.errors import DataError, ImageError
 
 SIDE = 16
 
@@ -165,7 +165,7 @@ def test_clear_refusals(tmp_path: Path) -> None:
         photos_below(tmp_path)
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"this is no JPEG")
-    with pytest.raises(DataError, match=r"broken\.jpg: cannot be read as a photo"):
+    with pytest.raises(ImageError, match=r"broken\.jpg: is not a picture that can be read"):
         load_part(tmp_path, 8, torch.device("cpu"))
     write(tmp_path / "alone" / "1.png", (1, 2, 3))
     broken.unlink()

@@ -12,7 +12,7 @@ from coam.data.pack_rgbd import pack_rgbd, register_depth
 from coam.data.packed import PackedRgbd
 from coam.data.photo_pairs import RgbdChoice, RgbdPairs
 from coam.data.windows import CropOptions
-from coam.errors import DataError
+from coam.errors import CoamError, DataError
 from support.rendered_world import render, true_projection
 from support.rgbd_frames import CAMERA, HEIGHT, POSES, WIDTH, write_frames
 
@@ -105,13 +105,13 @@ def test_two_cameras_in_the_folder_give_depth_in_the_colour_camera(tmp_path: Pat
         ("intrinsics.txt", "1 2 3", "3 x 3"),
         ("1.pose.txt", "a b", "4 x 4"),
         ("1.pose.txt", "nan 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1", "finite"),
-        ("0.depth.png", "no png", "depth map"),
+        ("0.depth.png", "no png", "is not a picture"),
     ],
 )
 def test_damaged_folders_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
     write_frames(tmp_path / "frames")
     (tmp_path / "frames" / name).write_text(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(CoamError, match=message):
         pack_rgbd(tmp_path / "frames", tmp_path / "x.safetensors")
 
 

@@ -197,10 +197,10 @@ def test_a_find_with_few_inliers_is_no_surer_than_the_first_matches() -> None:
 
 def test_views_are_matched_by_their_evidence() -> None:
     pairs = [ViewPair(View(np.eye(3) * k, (32, 32)), View(np.eye(3), (32, 32))) for k in (1, 2, 3, 4)]
-    evidence = dict(zip(map(id, pairs), (0.1, 0.001, 0.3, 0.2), strict=True))
-    chosen = promising_views(pairs, lambda pair: evidence[id(pair)], OPTIONS)
-    assert [evidence[id(pair)] for pair in chosen] == [0.3, 0.2]
+    evidence = dict(zip(map(id, pairs), (10.0, 0.1, 30.0, 20.0), strict=True))
+    chosen = promising_views(pairs, lambda pair: evidence[id(pair)], replace(OPTIONS, matched_views=2))
+    assert [evidence[id(pair)] for pair in chosen] == [30.0, 20.0]
     more = promising_views(pairs, lambda pair: evidence[id(pair)], replace(OPTIONS, matched_views=9))
-    assert [evidence[id(pair)] for pair in more] == [0.3, 0.2, 0.1]  # the fourth shows nothing in common
+    assert [evidence[id(pair)] for pair in more] == [30.0, 20.0, 10.0]  # the fourth shows nothing in common
     everything = promising_views(pairs, lambda pair: None, OPTIONS)
     assert [id(pair) for pair in everything] == [id(pair) for pair in pairs]  # nothing is known

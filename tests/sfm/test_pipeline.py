@@ -95,7 +95,9 @@ def test_second_run_computes_nothing(built, photos, matcher):
     folder, summary, _ = built
     before = len(matcher.calls)
     stamp = (folder / "sparse/0/images.bin").stat().st_mtime_ns
-    assert run_sfm(photos, folder, matcher, SfmOptions(tracks="refined")) == summary
+    again = run_sfm(photos, folder, matcher, SfmOptions(tracks="refined"))
+    # Other tests of this folder may have opened its database, and SQLite counts that.
+    assert again | {"files": None} == summary | {"files": None}
     assert len(matcher.calls) == before
     assert (folder / "sparse/0/images.bin").stat().st_mtime_ns == stamp
 

@@ -49,13 +49,14 @@ def statistics_of_sums(sums: Sequence[float], positions: int) -> list[float]:
 
 
 def coarse_evidence(coarse0: Tensor, coarse1: Tensor, logit_scale: float) -> float:
-    """How much of the smaller image is found in the other by coarse descriptors (D, H, W) alone, in [0, 1].
+    """How many coarse cells of two images find each other, by descriptors (D, H, W) alone.
 
-    The sum of the dual softmax of mutual matches, over the number of cells of the smaller image.
+    The sum of the dual softmax over mutual matches: the expected number of right ones. Not a share of the
+    cells: of an image shown very small, a few chance matches are a large share.
     """
     mutual = dual_softmax_nearest(coarse0.flatten(1).t(), coarse1.flatten(1).t(), logit_scale)
     assert mutual.probability is not None
-    return float(mutual.probability.sum()) / min(coarse0[0].numel(), coarse1[0].numel())
+    return float(mutual.probability.sum())
 
 
 def overlap_probability(statistics: list[float], calibration: dict[str, Any] | None) -> float:

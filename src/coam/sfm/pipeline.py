@@ -258,7 +258,9 @@ def model_key(options: SfmOptions, pairs: Iterable[Pair], verified: VerifiedMatc
         geometry = verified.geometries.get(pair)
         inliers = -1 if geometry is None else len(geometry.inliers)
         parts.append(f"{verified.matched.read(pair).stamp}{inliers}")
-    return text_digest("".join([*parts, recorded_text(replace(options, workers=0))]))  # workers: speed only
+    # Workers and threads decide how fast a model is made; -1 is what models from before were stamped with.
+    same = replace(options, workers=0, mapper=replace(options.mapper, threads=-1))
+    return text_digest("".join([*parts, recorded_text(same)]))
 
 
 def write_summary(

@@ -30,7 +30,7 @@ SFM = (
     "merge=MergeOptions(noise=0.08, linear=0.3, gauge=0.001, iterations=6, tolerance=0.3, "
     "max_displacement=1.0), "
     "mapper=MapperOptions(mapper='incremental', min_model_size=3, max_reprojection_error=4.0, "
-    "refine_intrinsics=True, min_links=15, links_per_pair=300, seed=0, threads=-1), masks=None, workers=1)"
+    "refine_intrinsics=True, min_links=15, links_per_pair=300, seed=0, threads=1), masks=None, workers=1)"
 )
 MATCHER = (
     "MatcherConfig(resolution=800, squash=False, grid=None, max_matches=4096, min_score=0.001, "
@@ -67,8 +67,8 @@ def test_fields_that_came_later_count_only_where_they_differ():
     assert recorded_values(Renamed(radius=3.0)) == {"reach": 3.0, "seed": 0, "later": [1.0, 2.0]}
     wide = SfmOptions(mapper=MapperOptions(loop_closure=LoopClosureOptions(radius=0.1)))
     assert recorded_text(wide) == SFM.replace(
-        "threads=-1)",
-        "threads=-1, loop_closure=LoopClosureOptions(max_contradiction=0.003, radius=0.1, angle=4.0, "
+        "threads=1)",
+        "threads=1, loop_closure=LoopClosureOptions(max_contradiction=0.003, radius=0.1, angle=4.0, "
         "loss_scale=1.0))",
     )
 
