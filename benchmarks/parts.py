@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.from_files import from_files
 from benchmarks.timing import Row, measure
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -179,6 +180,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "search": search,
     **{name: lambda options, name=name: preset(name, options) for name in PRESETS},
     "backends": backends,
+    "pairs": lambda options: from_files(options.repeats),
     "peers": peers,
     "many": many,
     "growth": growth,

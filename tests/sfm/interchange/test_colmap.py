@@ -115,7 +115,7 @@ def test_a_mapper_goes_on_from_matches_of_the_network(tmp_path):
             poses[f"{b}.jpg"][0] @ poses[f"{a}.jpg"][0].T,
             yard.pose(b).rotation @ yard.pose(a).rotation.T,
         ]
-        assert rotation_error(*relative) < 0.5  # degrees
+        assert rotation_error(*relative) < 1.0  # degrees
 
 
 def test_one_name_is_one_photo(tmp_path):
