@@ -17,7 +17,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -70,8 +69,9 @@ def _printable_usage() -> Iterator[None]:
     """What the parser says about a mistake repeats what was typed."""
     try:
         yield
-    except click.ClickException as error:
-        vars(error)["message"] = printable(error.message)  # click calls it final
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's; its class lives in click or, later, in Typer
+            vars(error)["message"] = printable(error.message)  # type: ignore[attr-defined]
         raise
 
 
