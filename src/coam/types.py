@@ -224,7 +224,7 @@ class Matches:
         return self.select(model.explains(self.points0, self.points1))
 
     def save(self, path: str | Path) -> Path:
-        """Write .npz, .h5 or .json, by the ending of `path`."""
+        """Write a file of matches, by the ending of `path`: .npz, .h5 or .json."""
         from coam.store.matches import save_matches
 
         return save_matches(self, path)

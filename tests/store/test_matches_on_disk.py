@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coam.errors import ConfigError, DataError
+from coam.store.match_formats import FORMATS
 from coam.store.matches import load_matches, save_matches
 from coam.types import Grid, Matches
 from support.some_matches import assert_same_matches, some_matches
@@ -123,3 +124,36 @@ def test_unknown_endings_and_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="NaN"):
         save_matches(replace(some_matches(1), scores=np.array([np.nan], np.float32)), tmp_path / "ab.json")
     assert list(tmp_path.iterdir()) == []
+
+
+TOY = """
+import json
+from coam.store.match_formats import ARRAYS
+import numpy as np
+
+def write(path, header, arrays):
+    lines = [json.dumps(header), *(json.dumps(arrays[name].tolist()) for name in ARRAYS)]
+    path.write_text("\\n".join(lines))
+
+def read(path):
+    first, *rest = path.read_text().splitlines()
+    columns = zip(ARRAYS.items(), rest, strict=True)
+    return json.loads(first), {name: np.array(json.loads(line), kind) for (name, (kind, _)), line in columns}
+"""
+
+
+def test_a_new_format_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_format.py").write_text(TOY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(FORMATS, ".toy", "toy_format")
+    points = np.array([[1.5, 2.0], [3.0, 4.25]], np.float32)
+    ids = np.array([7, 9])
+    saved = Matches(points, points + 1, np.array([0.9, 0.5], np.float32), ids, ids, (10, 20), (30, 40))
+    loaded = Matches.load(saved.save(tmp_path / "ab.toy"))
+    np.testing.assert_array_equal(loaded.points1, saved.points1)
+    assert loaded.ids0.tolist() == [7, 9]
+    assert loaded.size1 == (30, 40)
+    damaged = (tmp_path / "ab.toy").read_text().replace("4.25", "4.5")
+    (tmp_path / "ab.toy").write_text(damaged)
+    with pytest.raises(DataError, match="damaged"):
+        Matches.load(tmp_path / "ab.toy")

@@ -24,7 +24,7 @@ WARPS = (".warp.npz", ".flo", *(f".flow{e}" for e in PICTURES), *(f".warped{e}" 
 
 def match_endings() -> tuple[str, ...]:
     """Endings that `write_matches` takes: pictures, pages, and every format of `coam.store.matches`."""
-    from coam.store.matches import ENDINGS
+    from coam.store.match_formats import ENDINGS
 
     return PICTURES + PAGES + ENDINGS
 

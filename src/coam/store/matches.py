@@ -1,4 +1,4 @@
-"""`Matches` on disk: .npz, .h5 and .json, exactly there and back.
+"""`Matches` on disk, in any of the formats of `match_formats`, exactly there and back.
 
 A file holds the five arrays of `Matches` and one JSON header with everything else, also their checksum: a
 file that was damaged is refused. Nothing is ever pickled.
@@ -9,58 +9,48 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
-from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write
-from coam.store.checksums import CHECKSUMMED, content_digest
-from coam.store.documents import parse_json, read_text
+from coam.store.checksums import content_digest
+from coam.store.match_formats import ARRAYS, ENDINGS, FORMATS, Arrays, Header
 from coam.types import Grid, Matches, Size
 
 FORMAT = "coam-matches"
 VERSION = 1
-MOST_BYTES = 1 << 30  # of a file, expanded: some ten million matches
-_ARRAYS: dict[str, tuple[type, int]] = {  # name: (type, dimensions)
-    "points0": (np.float32, 2),
-    "points1": (np.float32, 2),
-    "scores": (np.float32, 1),
-    "ids0": (np.int64, 1),
-    "ids1": (np.int64, 1),
-}
-Arrays = dict[str, npt.NDArray[Any]]
-Header = dict[str, Any]
 
 
 def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:
-    """Write every field but the photos to `path` (.npz, .h5 or .json), whole or not at all."""
+    """Write every field but the photos to `path`, in the format of its ending, whole or not at all."""
     path = Path(path)
-    write, _ = _codec(path)
+    codec = _codec(path)
     header = _header(matches)
     arrays: Arrays = {
-        name: np.asarray(getattr(matches, name), dtype=kind) for name, (kind, _) in _ARRAYS.items()
+        name: np.asarray(getattr(matches, name), dtype=kind) for name, (kind, _) in ARRAYS.items()
     }
     header["sha256"] = content_digest(header, arrays)
     with atomic_write(path) as temporary:
-        write(temporary, header, arrays)
+        codec.write(temporary, header, arrays)
     return path
 
 
 def load_matches(path: str | os.PathLike[str]) -> Matches:
     """Read what `save_matches` wrote."""
     path = Path(path)
-    _, read = _codec(path)
+    codec = _codec(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}; give a .npz, .h5 or .json file of matches")
+        raise DataError(f"{path}: {what}; give a file of matches ({', '.join(ENDINGS)})")
     # A damaged or foreign file can make its reader raise anything at all.
     try:
-        header, arrays = read(path)
+        header, arrays = codec.read(path)
         if header["format"] == FORMAT and header["version"] > VERSION:
             raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
         matches = _build(header, arrays)
@@ -117,7 +107,7 @@ def _grid_from_json(value: Header | None) -> Grid | None:
 def _build(header: Header, arrays: Arrays) -> Matches:
     if header["format"] != FORMAT:
         raise ValueError("another format")
-    checked = {name: _checked(name, arrays[name]) for name in _ARRAYS}
+    checked = {name: _checked(name, arrays[name]) for name in ARRAYS}
     if len({len(array) for array in checked.values()}) != 1:
         raise ValueError("arrays of different lengths")
     overlap = header["overlap"]
@@ -133,7 +123,7 @@ def _build(header: Header, arrays: Arrays) -> Matches:
 
 
 def _checked(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    kind, dimensions = _ARRAYS[name]
+    kind, dimensions = ARRAYS[name]
     if array.dtype != kind or array.ndim != dimensions or (dimensions == 2 and array.shape[1] != 2):
         raise ValueError(f"{name} has type {array.dtype} and shape {array.shape}")
     return array
@@ -144,72 +134,10 @@ def _size(value: list[int]) -> Size:
     return int(width), int(height)
 
 
-# ---- one writer and one reader for each ending
-
-
-def _write_npz(path: Path, header: Header, arrays: Arrays) -> None:
-    content: dict[str, Any] = {"header": np.array(json.dumps(header)), **arrays}
-    with path.open("wb") as file:  # given a name, numpy would add its own ending to AB.NPZ
-        np.savez_compressed(file, **content)
-
-
-def _read_npz(path: Path) -> tuple[Header, Arrays]:
-    file = read_plain_npz(path, MOST_BYTES)
-    return parse_json(str(file["header"])), {name: file[name] for name in _ARRAYS}
-
-
-def _write_h5(path: Path, header: Header, arrays: Arrays) -> None:
-    import h5py
-
-    with h5py.File(path, "w", libver=CHECKSUMMED) as file:
-        text = json.dumps(header).encode()
-        # A data set: an attribute ends at 64 KiB.
-        file.create_dataset("header", data=text, dtype=h5py.string_dtype("utf-8", len(text)))
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array)
-
-
-def _read_h5(path: Path) -> tuple[Header, Arrays]:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        return parse_json(file["header"].asstr()[()]), {name: file[name][()] for name in _ARRAYS}
-
-
-def _write_json(path: Path, header: Header, arrays: Arrays) -> None:
-    # Every float32 is a double, and Python prints doubles exactly, so nothing is lost in the text.
-    content = header | {name: array.tolist() for name, array in arrays.items()}
-    try:
-        text = json.dumps(content, allow_nan=False)
-    except ValueError as error:
-        raise ConfigError(
-            "JSON cannot hold NaN or infinite points and scores; save as .npz or .h5"
-        ) from error
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> tuple[Header, Arrays]:
-    content = parse_json(read_text(path, "write it again", most_bytes=MOST_BYTES))
-    arrays: Arrays = {name: np.array(content[name], dtype=kind) for name, (kind, _) in _ARRAYS.items()}
-    for name in ("points0", "points1"):
-        if arrays[name].size == 0:
-            arrays[name] = arrays[name].reshape(0, 2)  # an empty list does not say its shape
-    return content, arrays
-
-
-_CODECS: dict[str, tuple[Callable[[Path, Header, Arrays], None], Callable[[Path], tuple[Header, Arrays]]]] = {
-    ".npz": (_write_npz, _read_npz),
-    ".h5": (_write_h5, _read_h5),
-    ".json": (_write_json, _read_json),
-}
-ENDINGS = tuple(_CODECS)
-
-
-def _codec(
-    path: Path,
-) -> tuple[Callable[[Path, Header, Arrays], None], Callable[[Path], tuple[Header, Arrays]]]:
+def _codec(path: Path) -> ModuleType:
+    """The module that reads and writes files with this ending."""
     ending = path.suffix.lower()
-    if ending not in _CODECS:
+    if ending not in FORMATS:
         known = ", ".join(ENDINGS)
         raise ConfigError(f"{path}: unknown ending {ending!r} for a file of matches; use one of {known}")
-    return _CODECS[ending]
+    return import_module(FORMATS[ending])
