@@ -88,14 +88,20 @@ def test_a_flipped_bit_costs_some_pairs_and_changes_none(tmp_path: Path) -> None
     assert lost > 50
 
 
-def test_what_was_made_again_replaces_what_was_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "m.h5"
+def damaged_journal(folder: Path) -> Path:
+    """A finished journal of RECORDS in which a value of the pair a3 was changed."""
+    path = folder / "m.h5"
     journal = PairJournal(path)
     journal.append(RECORDS)
     journal.finish()
     journal.close()
     with h5py.File(path, "a") as file:
-        file["value_n"][3] = 77  # of the pair a3
+        file["value_n"][3] = 77
+    return path
+
+
+def test_what_was_made_again_replaces_what_was_damaged(tmp_path: Path) -> None:
+    path = damaged_journal(tmp_path)
     journal = PairJournal(path)
     assert journal.missing(STAMPS) == [("a3", "ü3")]
     with pytest.raises(KeyError):
@@ -109,13 +115,7 @@ def test_what_was_made_again_replaces_what_was_damaged(tmp_path: Path) -> None:
 
 
 def test_damage_of_a_pair_that_is_not_wanted_does_not_stop_the_merge(tmp_path: Path) -> None:
-    path = tmp_path / "m.h5"
-    journal = PairJournal(path)
-    journal.append(RECORDS)
-    journal.finish()
-    journal.close()
-    with h5py.File(path, "a") as file:
-        file["value_n"][3] = 77
+    path = damaged_journal(tmp_path)
     journal = PairJournal(path)
     journal.append({("new", "pair"): record(9)})
     journal.finish()
