@@ -57,6 +57,21 @@ def test_hinge_by_hand() -> None:
     assert float(fewer) == pytest.approx((1.0 + violations[1] / 3 + violations[1] / 2) / 32, abs=1e-6)
 
 
+@pytest.mark.parametrize(("constant_weight", "times"), [(False, 3.0), (True, 1.0)])
+def test_hinge_pulls_positives_once_or_with_every_margin_they_widen(
+    constant_weight: bool, times: float
+) -> None:
+    positive = tensor([[0.5]]).requires_grad_()
+    negative = tensor([[[0.5, 0.4]]])  # all within the margin: in the mean and among the hardest
+    loss = corr.hinge(
+        positive, negative, everything(1, 1, 2), everything(1, 1), 1.0, 2, constant_weight=constant_weight
+    )
+    loss.backward()
+    slope = -1.0  # of sqrt(2 - 2 s) at s = 1/2
+    assert positive.grad is not None
+    assert float(positive.grad) == pytest.approx(times * slope / 32)
+
+
 def test_info_nce_by_hand() -> None:
     positive, negative = tensor([[0.9]]), tensor([[[0.4, -0.2, 0.8]]])
     allowed = torch.tensor([[[True, True, False]]])

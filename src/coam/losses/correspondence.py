@@ -38,15 +38,26 @@ def distance(similarity: Tensor) -> Tensor:
 
 
 def hinge(
-    positive: Tensor, negative: Tensor, allowed: Tensor, valid: Tensor, margin: float = 1.0, hardest: int = 3
+    positive: Tensor,
+    negative: Tensor,
+    allowed: Tensor,
+    valid: Tensor,
+    margin: float = 1.0,
+    hardest: int = 3,
+    constant_weight: bool = False,
 ) -> Tensor:
     """The paper's loss: positives at distance 0, negatives beyond margin + the distance of their positive.
 
     positive (B, L): similarity of corresponding points; negative (B, L, N): of each point with N wrong ones;
     allowed (B, L, N): which of them really are wrong; valid (B, L). The `hardest` negatives count once more.
+
+    constant_weight: the distance of the positive in the margin (c_x) is a weight without a gradient. With
+    its gradient, positives are pulled together three times (in their own term, in the mean and in the
+    hardest) and negatives pushed apart twice, so descriptors that are still all alike become more so.
     """
     to_positive = distance(positive)
-    violation = (margin + to_positive.unsqueeze(-1) - distance(negative)).clamp(min=0.0)
+    weight = to_positive.detach() if constant_weight else to_positive
+    violation = (margin + weight.unsqueeze(-1) - distance(negative)).clamp(min=0.0)
     violation = torch.where(allowed, violation, torch.zeros_like(violation))
     worst = violation.topk(min(hardest, violation.shape[-1]), dim=-1).values
     return pair_mean(to_positive + violation.mean(dim=-1) + worst.mean(dim=-1), valid)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
 from coam.models.network import DescriptorNetwork
+from coam.models.quantised import quantise, restore
 from coam.store.documents import check_shape, parse_json
 from coam.store.tensor_files import read_safetensors, write_safetensors
 
@@ -39,6 +40,7 @@ NETWORKS: dict[str, str] = {
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cdunet-lite1": ("stacked", {}),
     "cdunet-paper": ("cdunet", {}),
+    "cdunet-paper-lite1": ("cdunet", {"encoder": "efficientnet_lite1"}),
     "cdunet-paper-b1": ("cdunet", {"encoder": "efficientnet_b1"}),
     "capsnet": ("capsnet", {}),
     "capsnet-c": ("capsnet", {"coattention": (16,)}),
@@ -190,8 +192,12 @@ def write_network(
     card: dict[str, Any],
     dtype: torch.dtype = torch.float16,
 ) -> Path:
-    """Write weights in `dtype` and, as JSON in the metadata, configuration (a dataclass) and card."""
-    tensors = {k: v.to(dtype) if v.is_floating_point() else v for k, v in network.state_dict().items()}
+    """Write weights in `dtype` (or int8) and, as JSON in the metadata, configuration (a dataclass) and card."""
+    state = network.state_dict()
+    if dtype == torch.int8:
+        tensors = quantise(state)
+    else:
+        tensors = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
     described = {"config": json.dumps(dataclasses.asdict(config)), "card": json.dumps(card)}
     return write_safetensors(path, tensors, metadata | described)
 
@@ -210,7 +216,7 @@ def read_network(
         raise WeightsError(f"{path}: not a {kind} (its metadata lacks format={form!r})")
     try:
         network = build(metadata, _json_object(metadata, "config"))
-        network.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
+        network.load_state_dict(restore(state))
         card = _json_object(metadata, "card")
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
         line = " ".join(str(error).split())[:200]

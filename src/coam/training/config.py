@@ -83,6 +83,7 @@ class LossSpec:
     negatives: int = 512  # per positive, for "nce" and "hinge"
     margin: float = 1.0  # of "hinge" and of "confusions"
     hardest: int = 3  # negatives that count once more in "hinge"
+    constant_weight: bool = False  # c_x of "hinge" passes no gradient: it learns faster from the start
     fine_radius: int = 3  # cells of the fine window
     # Of "epipolar" only, which takes `coarse` and `fine` as the weights of its two levels:
     cycle: float = 0.1  # weight of leading back to the start

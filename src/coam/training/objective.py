@@ -123,7 +123,9 @@ class CorrespondenceObjective(Objective[PairBatch]):
             if spec.kind == "nce":
                 descriptor = corr.info_nce(positive, negative, allowed, valid, logit_scale)
             else:
-                descriptor = corr.hinge(positive, negative, allowed, valid, spec.margin, spec.hardest)
+                descriptor = corr.hinge(
+                    positive, negative, allowed, valid, spec.margin, spec.hardest, spec.constant_weight
+                )
         score = corr.sample(dense.score.float(), points, dense.stride)[..., 0]
         if spec.score_target == "correct":
             score_loss = dist.cross_entropy(score, correct, valid | unmatched)
