@@ -1,11 +1,11 @@
 """Train the paper's network: first short runs that show what its loss needs to start, then the model itself.
 
-    python tools/train_paper.py study DATA RUNS                 # a minute or two of a GPU; table at the end
-    python tools/train_paper.py train DATA RUNS --minutes 20    # RUNS/cdunet-paper-lite1/model.safetensors
-    python tools/train_paper.py table docs/paper_study          # the study's table from saved figures
+    python tools/train_paper.py study DATA RUNS          # two minutes of a GPU; table at the end
+    python tools/train_paper.py train DATA RUNS          # 20 minutes: cdunet-paper-lite1, then its -hinge
+    python tools/train_paper.py table docs/paper_study   # their tables from saved figures
 
-DATA holds what the recipe `cdunet-paper-lite1` names, and photos_val/ and aligned_val/ (tools/ablation.py), which are
-held out. Every run of the study leaves RUNS/NAME.json; finished ones are not repeated.
+DATA holds what the recipe `cdunet-paper-lite1` names, and photos_val/ and aligned_val/ (tools/ablation.py),
+which are held out. Every run leaves RUNS/NAME.json with the figures of every pair.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from ablation import SETS, THRESHOLDS, build_sets, score_source
+import numpy as np
+from ablation import SETS, THRESHOLDS, PairFigures, build_sets, score_source
 
-from coam.training.config import OptimiserSpec, Phase, Recipe, load_recipe
+from coam.evaluation.metrics.bootstrap import compare_paired
+from coam.training.config import OptimiserSpec, Recipe, load_recipe
 from coam.training.log import print_line, read_log
-from coam.training.loop import LOG, make_fabric
+from coam.training.loop import LOG, MODEL, Outcome, make_fabric
 from coam.training.objective import build_source
 from coam.training.run import build_start, train
 
-RECIPE = "cdunet-paper-lite1"
+RECIPES = ("cdunet-paper-lite1", "cdunet-paper-lite1-hinge")
 STUDY_PAIRS = 32  # of each held-out set
 
 
 def variants(base: Recipe) -> dict[str, Recipe]:
-    """From the published training, one change on top of the other; then what is left out or put in its place."""
+    """From the published training one change after the other; then what is left out or put in its place."""
 
     def model(recipe: Recipe, **changes: object) -> Recipe:
         return replace(recipe, model=replace(recipe.model, config={**recipe.model.config, **changes}))
@@ -41,21 +43,22 @@ def variants(base: Recipe) -> dict[str, Recipe]:
     published = OptimiserSpec(
         lr=1e-4, encoder_factor=0.0, weight_decay=0.0, warmup=1, final_factor=1.0, clip=100.0
     )
-    unscaled = model(base, attention_scale=None)
+    hinge = loss(base, kind="hinge", constant_weight=True)
+    unscaled = model(hinge, attention_scale=None)
     learned = loss(unscaled, constant_weight=False)
     return {
         "published": replace(learned, optimiser=published),
         "+ rate 8e-4, encoder trained": learned,
         "+ constant weight": unscaled,
-        "+ scaled attention": base,
-        "without conditioning": model(base, conditioning=False),
-        "nce": loss(base, kind="nce"),
+        "+ scaled attention": hinge,
+        "without conditioning": model(hinge, conditioning=False),
+        "nce": base,
     }
 
 
 def study(data: Path, runs: Path, steps: int) -> None:
     """Train and measure every variant that has no figures yet."""
-    base = load_recipe(RECIPE)
+    base = load_recipe(RECIPES[0])
     fabric = make_fabric()
     source, held_out = build_source(base, data, fabric.device), build_sets(data, fabric.device)
     runs.mkdir(parents=True, exist_ok=True)
@@ -76,10 +79,10 @@ def study(data: Path, runs: Path, steps: int) -> None:
         outcome = train(recipe, source, build_start(recipe, data).model, folder, fabric, report=print_line)
         model = outcome.model.to(fabric.device)
         figures = {key: score_source(model, pairs, STUDY_PAIRS) for key, pairs in held_out.items()}
-        log = [{key: line[key] for key in ("step", "descriptor", "accuracy")} for line in read_log(folder / LOG)]
-        entry = {"variant": name, "steps": outcome.step, "seconds": round(outcome.seconds), "log": log}
-        pairs = {key: [asdict(pair) for pair in value] for key, value in figures.items()}
-        result.write_text(json.dumps({**entry, "pairs": pairs}))
+        log = [
+            {key: line[key] for key in ("step", "descriptor", "accuracy")} for line in read_log(folder / LOG)
+        ]
+        write_entry(result, name, outcome, figures, {"log": log})
     print(table(runs))
 
 
@@ -98,26 +101,50 @@ def table(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def train_model(data: Path, runs: Path, minutes: float, compiled: bool, kind: str | None) -> None:
-    """The model of the recipe, in a given time at most."""
-    recipe = load_recipe(RECIPE)
-    if kind is not None:
-        recipe = replace(recipe, loss=replace(recipe.loss, kind=kind))
-    phases: tuple[Phase, ...] = tuple(replace(p, compile=compiled and p.compile) for p in recipe.phases)
-    recipe = replace(recipe, phases=phases, log_every=100)
+def train_models(data: Path, runs: Path, compiled: bool) -> None:
+    """Both parts of the model's training, the second from the weights of the first, with held-out figures."""
     fabric = make_fabric()
-    source, held_out = build_source(recipe, data, fabric.device), build_sets(data, fabric.device)
-    folder = runs / RECIPE
-    model = build_start(recipe, data).model
-    outcome = train(recipe, source, model, folder, fabric, minutes * 60, report=print_line)
-    network = outcome.model.to(fabric.device)
-    figures = {key: score_source(network, pairs) for key, pairs in held_out.items()}
+    first, second = (load_recipe(name) for name in RECIPES)
+    source, held_out = build_source(first, data, fabric.device), build_sets(data, fabric.device)
+    second = replace(second, model=replace(second.model, start=str(runs / first.name / MODEL)))
+    for recipe in (first, second):
+        phases = tuple(replace(phase, compile=compiled and phase.compile) for phase in recipe.phases)
+        recipe = replace(recipe, phases=phases, log_every=100)
+        start = build_start(recipe, data)
+        outcome = train(recipe, source, start.model, runs / recipe.name, fabric, report=print_line)
+        network = outcome.model.to(fabric.device)
+        figures = {key: score_source(network, pairs) for key, pairs in held_out.items()}
+        write_entry(runs / f"{recipe.name}.json", recipe.name, outcome, figures)
+    print(model_table(runs))
+
+
+def model_table(folder: Path) -> str:
+    """Held-out accuracy of the trained models at every threshold, and what the hinge changed."""
+    lines = [f"{'held-out pairs':12s}{'after NCE':>28s}{'after the hinge':>28s}{'difference at 3 px':>28s}"]
+    first, second = (json.loads((folder / f"{name}.json").read_text())["pairs"] for name in RECIPES)
+    column = THRESHOLDS.index(3.0)
+    for key in SETS:
+        a, b = (np.array([pair["accuracy"] for pair in pairs[key]]) for pairs in (first, second))
+        change = compare_paired(
+            lambda i, a=a: a[i, column].mean(), lambda i, b=b: b[i, column].mean(), list(range(len(a)))
+        ).difference
+        shown = [" ".join(f"{value:.3f}" for value in x.mean(axis=0)) for x in (a, b)]
+        between = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+        lines.append(f"{key:12s}{shown[0]:>28s}{shown[1]:>28s}{between:>28s}")
+    return "\n".join(lines)
+
+
+def write_entry(
+    path: Path,
+    name: str,
+    outcome: Outcome[Any],
+    figures: dict[str, list[PairFigures]],
+    more: dict[str, Any] | None = None,
+) -> None:
+    """What a run leaves."""
     pairs = {key: [asdict(pair) for pair in value] for key, value in figures.items()}
-    entry = {"variant": RECIPE, "steps": outcome.step, "seconds": round(outcome.seconds), "pairs": pairs}
-    (runs / f"{RECIPE}.json").write_text(json.dumps(entry))
-    for key, found in figures.items():
-        means = torch.tensor([pair.accuracy for pair in found]).mean(dim=0)
-        print(key, " ".join(f"{value:.3f}" for value in means.tolist()), flush=True)
+    entry = {"variant": name, "steps": outcome.step, "seconds": round(outcome.seconds), "pairs": pairs}
+    path.write_text(json.dumps(entry | (more or {})))
 
 
 def main() -> None:
@@ -131,17 +158,15 @@ def main() -> None:
         command.add_argument("data", type=Path)
         command.add_argument("runs", type=Path)
     commands.choices["study"].add_argument("--steps", type=int, default=240)
-    commands.choices["train"].add_argument("--minutes", type=float, default=20.0)
     commands.choices["train"].add_argument("--no-compile", action="store_true")
-    commands.choices["train"].add_argument("--loss", help="instead of the recipe's: nce")
     commands.add_parser("table").add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "study":
         study(options.data, options.runs, options.steps)
     elif options.command == "train":
-        train_model(options.data, options.runs, options.minutes, not options.no_compile, options.loss)
+        train_models(options.data, options.runs, not options.no_compile)
     else:
-        sys.stdout.write(table(options.folder) + "\n")
+        sys.stdout.write(f"{table(options.folder)}\n\n{model_table(options.folder)}\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Weights in 8 bits: a quarter of a float32 file, for models that few need at their last digit.
 
-Every matrix or convolution is stored as whole numbers from -127 to 127 with one scale for each output channel;
-biases, norms and statistics stay in float16. Networks always compute with the restored floating-point weights.
+Every matrix or convolution is stored as whole numbers from -127 to 127 with one scale for each output
+channel; biases, norms and statistics stay in float16. Networks compute with the restored float weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCALE = ".scale"  # the name of a tensor's scales is its own with this at the en
 
 
 def quantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights (O, ...) as int8 with scales (O,) float32 beside them; vectors as float16, counts as they are."""
+    """Weights (O, ...) as int8 with scales (O,) float32 beside them; vectors float16, counts as they are."""
     stored: dict[str, Tensor] = {}
     for name, value in state.items():
         if not value.is_floating_point():

@@ -192,7 +192,10 @@ def write_network(
     card: dict[str, Any],
     dtype: torch.dtype = torch.float16,
 ) -> Path:
-    """Write weights in `dtype` (or int8) and, as JSON in the metadata, configuration (a dataclass) and card."""
+    """Write weights in `dtype` and, as JSON in the metadata, configuration (a dataclass) and card.
+
+    float16 halves a file, int8 quarters it (`coam.models.quantised`).
+    """
     state = network.state_dict()
     if dtype == torch.int8:
         tensors = quantise(state)

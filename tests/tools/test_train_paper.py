@@ -1,0 +1,43 @@
+"""The training of the paper's network: its tables add up, and its two recipes fit together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from coam.training.config import load_recipe
+from support import REPOSITORY
+
+SETS = ("planes", "worlds", "seasons", "thermal")
+
+
+def entry(values: list[float], **more: object) -> str:
+    pairs = [{"accuracy": [0.0, value, 0.9, 1.0], "matches": 10} for value in values]
+    return json.dumps({"pairs": dict.fromkeys(SETS, pairs), **more})
+
+
+def test_tables_show_the_course_and_what_the_hinge_changed(tmp_path: Path) -> None:
+    log = [{"step": k, "accuracy": value} for k, value in enumerate((0.1, 0.2, 0.3))]
+    (tmp_path / "0.json").write_text(entry([0.2, 0.4], variant="published", log=log))
+    (tmp_path / "cdunet-paper-lite1.json").write_text(entry([0.5, 0.7]))
+    (tmp_path / "cdunet-paper-lite1-hinge.json").write_text(entry([0.6, 0.8]))
+    printed = subprocess.run(
+        [sys.executable, str(REPOSITORY / "tools" / "train_paper.py"), "table", str(tmp_path)],
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert printed[1].split() == ["published", "0.100", "0.200", "0.300", "0.300", "0.300", "0.300", "0.300"]
+    row = next(line for line in printed if line.startswith("seasons") and "+" in line)
+    assert row.split()[1:] == "0.000 0.600 0.900 1.000 0.000 0.700 0.900 1.000 +0.100 [+0.100, +0.100]".split()
+
+
+def test_the_second_part_changes_loss_and_schedule_only() -> None:
+    first, second = load_recipe("cdunet-paper-lite1"), load_recipe("cdunet-paper-lite1-hinge")
+    assert (first.loss.kind, second.loss.kind) == ("nce", "hinge")
+    assert replace(second.loss, kind="nce") == first.loss
+    assert second.sources == first.sources
+    assert not second.loss.constant_weight  # the paper's c_x
+    assert second.loss.hardest == 3
+    assert second.optimiser.lr < first.optimiser.lr
