@@ -50,7 +50,7 @@ def test_doctor_reads_for_people_too(run: Run) -> None:
     assert result.exit_code == 0, result.output
     assert "nothing is broken" in result.stdout
     assert "not stated" not in result.stdout, "every packaged model has its licence"
-    assert "capsnet-cf: capsnet, 12.7 MiB, licence Apache-2.0" in " ".join(result.stdout.split())
+    assert "capsnet-cf: capsnet, 6.5 MiB, licence Apache-2.0" in " ".join(result.stdout.split())
     assert "within 3 px" in " ".join(result.stdout.split())
 
 
