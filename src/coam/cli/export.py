@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(no_args_is_help=True)
     group.command("onnx")(export_as_onnx)
+    group.command("folder")(export_as_folder)
     app.add_typer(group, name="export", help="Write a model in another format.")
 
 
@@ -48,3 +49,24 @@ def export_as_onnx(
         say(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
     if difference is not None:
         say(f"ONNX Runtime and torch differ by at most {difference:.1g}")
+
+
+def export_as_folder(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
+    model: Annotated[str, typer.Option(help="Name of a model, or a .safetensors file.")] = "cdunet-lite1",
+    as_json: AsJson = False,
+) -> None:
+    """Write config.json, model.safetensors and the card, as model hubs keep a model."""
+    from coam.cli.options import require_trained
+    from coam.export.folder import export_folder
+    from coam.models.registry import load_model
+    from coam.store.atomic import check_folder
+
+    check_folder(output)
+    require_trained(model, False)
+    paths = export_folder(load_model(model), output)
+    if as_json:
+        say(json.dumps({"files": [str(path) for path in paths]}))
+        return
+    for path in paths:
+        say(f"wrote {path}")

@@ -551,7 +551,7 @@ def load_matcher(
     backend: Backend | str = "auto",
     **options: Unpack[MatcherOptions],
 ) -> Matcher:
-    """A matcher by model name or .safetensors path; `options` are fields of `MatcherConfig`.
+    """A matcher by model name, .safetensors file or hub's folder; `options` are fields of `MatcherConfig`.
 
     `backend` is the way the network is run (`coam.backends.BACKENDS`); "auto" is the fastest.
     """

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from coam.errors import ConfigError, WeightsError
+from coam.models.hub import metadata_in, weights_in
 from coam.models.network import DescriptorNetwork
 from coam.models.quantised import quantise, restore
 from coam.store.documents import check_shape, parse_json
@@ -144,13 +145,16 @@ def save_model(
 
 
 def load_model(name_or_path: str | Path = DEFAULT_MODEL) -> ModelFile:
-    """The model of a registered name (weights inside the package) or of a .safetensors file."""
-    if Path(str(name_or_path)).suffix == ".safetensors":
-        return _read(Path(name_or_path))
+    """The model of a registered name (weights inside the package), a .safetensors file, or a hub's folder."""
+    path = Path(name_or_path)
+    if path.suffix == ".safetensors":
+        return _read(path)
     if str(name_or_path) not in MODELS:
+        if path.is_dir():
+            return _read(weights_in(path), metadata_in(path))
         raise ConfigError(
             f"there is no model {str(name_or_path)!r}; choose one of {', '.join(MODELS)}"
-            " or give a .safetensors file"
+            " or give a .safetensors file or a folder that holds one"
         )
     packaged = packaged_weights(str(name_or_path))
     if packaged is not None:
@@ -166,7 +170,7 @@ def packaged_weights(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read(path: Path) -> ModelFile:
+def _read(path: Path, described: dict[str, str] | None = None) -> ModelFile:
     def build(metadata: dict[str, str], config: dict[str, Any]) -> DescriptorNetwork:
         model = build_model(metadata["architecture"], config)
         if "preprocessing" in metadata:
@@ -176,7 +180,7 @@ def _read(path: Path) -> ModelFile:
                 buffer.copy_(torch.tensor(values[key], dtype=buffer.dtype).view(1, 3, 1, 1))
         return model
 
-    model, metadata, card = read_network(path, FORMAT, "coam model", build)
+    model, metadata, card = read_network(path, FORMAT, "coam model", build, described)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return ModelFile(model, metadata.get("name", path.stem), metadata["architecture"], True, digest, card)
 
@@ -206,21 +210,28 @@ def write_network(
 
 
 def read_network(
-    path: Path, form: str, kind: str, build: Callable[[dict[str, str], dict[str, Any]], AnyNetwork]
+    path: Path,
+    form: str,
+    kind: str,
+    build: Callable[[dict[str, str], dict[str, Any]], AnyNetwork],
+    described: dict[str, str] | None = None,
 ) -> tuple[AnyNetwork, dict[str, str], dict[str, Any]]:
     """What `write_network` wrote: the network in evaluation mode, the metadata and the card.
 
     `build` makes the network from metadata and configuration; a file whose format is not `form` is no `kind`.
+    `described` stands for the metadata of a file that has none of ours (`coam.models.hub`).
     """
     if not path.is_file():
         raise WeightsError(f"{path}: no such weights file")
     state, metadata = read_safetensors(path)
+    if metadata.get("format") != form and described:
+        metadata = described
     if metadata.get("format") != form:
         raise WeightsError(f"{path}: not a {kind} (its metadata lacks format={form!r})")
     try:
         network = build(metadata, _json_object(metadata, "config"))
         network.load_state_dict(restore(state))
-        card = _json_object(metadata, "card")
+        card = _json_object(metadata, "card") if "card" in metadata else {}
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
         line = " ".join(str(error).split())[:200]
         raise WeightsError(f"{path}: weights and architecture do not fit ({line}); get it again") from error
