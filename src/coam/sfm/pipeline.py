@@ -44,7 +44,7 @@ from coam.sfm.tracks.match_graph import (
     place_keypoints,
     save_keypoints,
 )
-from coam.sfm.tracks.patch_alignment import align_graph
+from coam.sfm.tracks.align_graph import align_graph
 from coam.sfm.verification.focal import calibrate
 from coam.sfm.verification.path_consistency import strong_pairs, trusted_pairs
 from coam.sfm.verification.rotation_cycles import CycleReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coam.sfm.tracks.local_affine import local_affine
+from coam.geometry.local_affine import local_affine
 
 
 def test_local_affine_finds_the_map_and_shrugs_off_outliers():
