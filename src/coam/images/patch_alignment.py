@@ -11,7 +11,7 @@ are evidence. Patches that do not look alike (day and night) leave it where it w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import cv2
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Image = npt.NDArray[np.float32]  # (H, W) grey values
+Image = npt.NDArray[np.uint8]  # (H, W) grey values
+Values = npt.NDArray[np.float32]
 MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
 
 
@@ -27,20 +28,23 @@ MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
 class AlignOptions:
     """How matches are aligned.
 
-    The prior and the noise were chosen on data with exact truth: the Middlebury pair, the courtyard by day
-    and night, and 36 photos under made homographies.
+    `prior_error`, `clip`, `radius` and `blur` were chosen on matches with exact truth: the network's between
+    views of the courtyard by day and night, and displaced ones of the Middlebury pair and of 35 photos under
+    made homographies (tools/make_warped_benchmark.py). Near these values little changes.
     """
 
     radius: int = 6  # pixels around a match that are compared
     blur: float = 0.7  # pixels, against noise and the limits of bilinear sampling
-    iterations: int = 6  # Gauss-Newton steps at every scale
+    iterations: int = 6  # Gauss-Newton steps at every scale, at most
+    settled: float = 0.01  # pixels: after a step shorter than this a match is left as it is
     min_similarity: float = 0.7  # correlation of the two patches; below it the match stays where it was
     max_move: float = 0.5  # grid steps: what moves further has found something else
     coarsest_step: float = 4.0  # pixels: grid step at the coarsest scale, the resolution that the network saw
-    prior_error: float = 0.1  # grid steps: standard deviation of the network's positions
+    prior_error: float = 0.12  # grid steps: standard deviation of the network's positions
     prior_stretch: float = 0.05  # standard deviation of the local maps' entries
     independent: float = 0.25  # of the pixels of a patch: neighbours share their noise
     min_noise: float = 0.02  # variance, of the patch's own: no two photos agree better
+    clip: float = 1.5  # deviations of the difference of patches: a pixel that differs more counts no more
     min_contrast: float = 1.0  # grey values: below this a patch is noise
     window: float = 0.6  # radii: standard deviation of the Gaussian by which the pixels of a patch count
 
@@ -49,7 +53,7 @@ class AlignOptions:
 
 def grey(rgb: npt.NDArray[np.uint8]) -> Image:
     """Grey values (H, W) of a photo (H, W, 3)."""
-    return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), np.float32)
+    return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), np.uint8)
 
 
 def align_matches(
@@ -102,77 +106,129 @@ def _levels(steps: tuple[float, float], zoom: float, coarsest: float) -> list[tu
 def _scaled(photo: Image, scale: float, blur: float) -> Image:
     if scale < 0.9:
         size = (max(1, round(photo.shape[1] * scale)), max(1, round(photo.shape[0] * scale)))
-        photo = np.asarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA), np.float32)
-    return np.asarray(cv2.GaussianBlur(photo, (0, 0), blur), np.float32)
+        photo = np.asarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.GaussianBlur(photo, (0, 0), blur), np.uint8)
 
 
 @dataclass(frozen=True)
 class _Template:
     """Patches of photo 0, and how they change when they are shifted and stretched."""
 
-    around: Image  # (P, 2) positions in a patch
-    weight: Image  # (P,) by which its pixels count, sum 1
-    patches: Image  # (N, P) normalised
-    slopes: tuple[Image, Image]  # (N, P) along x and y
-    information: Image  # (N, 6, 6) of the pixels, for unit noise; see `_moments`
+    around: Values  # (P, 2) positions in a patch
+    weight: Values  # (P,) by which its pixels count, sum 1
+    patches: Values  # (N, P) normalised
+    texture: Values  # (N,) 1; less where there is too little contrast to normalise
+    slopes: tuple[Values, Values]  # (N, P) along x and y
+    information: Values  # (N, 6, 6) of the pixels, for unit noise; see `_moments`
 
     @staticmethod
     def of(photo: Image, points: Floats, options: AlignOptions) -> _Template:
-        side = np.arange(-options.radius, options.radius + 1, dtype=np.float32)
-        around = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+        around = _square(options.radius)
         weight = np.exp(-(around**2).sum(axis=1) / (2 * (options.window * options.radius) ** 2))
         weight = (weight / weight.sum()).astype(np.float32)
-        positions = points.astype(np.float32)[:, None] + around
-        x, y = np.ascontiguousarray(positions[..., 0]), np.ascontiguousarray(positions[..., 1])
-        patches, contrast = _normalised(_sample(photo, x, y), weight, options.min_contrast)
-        kernel = np.array([[-0.5, 0.0, 0.5]], np.float32)  # central differences over one pixel
-        along = [np.asarray(cv2.filter2D(photo, cv2.CV_32F, k), np.float32) for k in (kernel, kernel.T)]
-        slopes = _sample(along[0], x, y) / contrast, _sample(along[1], x, y) / contrast
-        return _Template(around, weight, patches, slopes, _information(slopes, around, weight))
+        # One pixel more on every side, for central differences.
+        wider = points.astype(np.float32)[:, None] + _square(options.radius + 1)
+        side = 2 * options.radius + 3
+        values = _sample(photo, wider[..., 0], wider[..., 1]).reshape(-1, side, side)
+        patches, contrast = _normalised(
+            values[:, 1:-1, 1:-1].reshape(-1, len(around)), weight, options.min_contrast
+        )
+        along_x, along_y = (
+            (values[:, 1:-1, 2:] - values[:, 1:-1, :-2]).reshape(-1, len(around)),
+            (values[:, 2:, 1:-1] - values[:, :-2, 1:-1]).reshape(-1, len(around)),
+        )
+        slopes = along_x / (2 * contrast), along_y / (2 * contrast)
+        texture = (patches * patches) @ weight
+        return _Template(around, weight, patches, texture, slopes, _information(slopes, around, weight))
+
+    def of_matches(self, index: npt.NDArray[np.int64]) -> _Template:
+        """The templates of some matches."""
+        slopes = self.slopes[0][index], self.slopes[1][index]
+        patches, texture, information = (
+            each[index] for each in (self.patches, self.texture, self.information)
+        )
+        return replace(self, patches=patches, texture=texture, slopes=slopes, information=information)
 
     def seek(
-        self, photo: Image, start: Floats, prior: Floats, affine: Floats, prior_error: float, options: AlignOptions
+        self,
+        photo: Image,
+        start: Floats,
+        prior: Floats,
+        affine: Floats,
+        prior_error: float,
+        options: AlignOptions,
     ) -> tuple[Floats, Floats]:
         """Gauss-Newton steps for all patches at once: positions (N, 2) in `photo` and correlations (N,).
 
         start, prior: positions (N, 2) to begin with and those of the network; affine (N, 2, 2).
         """
-        independent = options.independent / float((self.weight**2).sum())
-        precision = np.array([prior_error] * 2 + [options.prior_stretch] * 4) ** -2.0
-        found, current = start.copy(), affine.copy()
-        unstretched = np.linalg.inv(affine)
+        found, current, likeness = start.copy(), affine.copy(), np.zeros(len(start))
+        wrong = np.array([prior_error] * 2 + [options.prior_stretch] * 4)
+        moving, still = self, np.arange(len(start))
         for _ in range(options.iterations):
-            difference = self._seen(photo, found, current, options) - self.patches
-            noise = np.maximum((difference * difference) @ self.weight, options.min_noise)
-            evidence = (independent / noise)[:, None]
-            # What the prior wants, as seen from photo 0, where steps are taken.
-            back = np.linalg.inv(current)
-            shift = np.einsum("nij,nj->ni", back, found - prior)
-            stretch = (unstretched @ current - np.eye(2)).reshape(-1, 4)
-            wanted = evidence * self._moments(difference) + precision * np.hstack([shift, stretch])
-            matrix = evidence[..., None] * self.information + np.diag(precision)
-            step = np.linalg.solve(matrix, wanted[..., None])[..., 0]
-            step /= np.maximum(1.0, np.linalg.norm(step[:, :2], axis=1, keepdims=True))  # a pixel at most
-            current = current @ np.linalg.inv(np.eye(2) + step[:, 2:].reshape(-1, 2, 2))
-            found = found - np.einsum("nij,nj->ni", current, step[:, :2])
-        return found, (self._seen(photo, found, current, options) * self.patches) @ self.weight.astype(np.float64)
+            step, likeness[still] = moving.step(
+                photo, found[still], prior[still], current[still], affine[still], wrong, options
+            )
+            current[still] = current[still] @ _inverse(np.eye(2) + step[:, 2:].reshape(-1, 2, 2))
+            found[still] -= (current[still] @ step[:, :2, None])[..., 0]
+            going_on = np.flatnonzero(np.linalg.norm(step[:, :2], axis=1) > options.settled)
+            if len(going_on) == 0:
+                break
+            if len(going_on) < 0.8 * len(still):  # else copying them costs more than it saves
+                moving, still = moving.of_matches(going_on), still[going_on]
+        return found, likeness
 
-    def _seen(self, photo: Image, points: Floats, affine: Floats, options: AlignOptions) -> Image:
+    def step(
+        self,
+        photo: Image,
+        found: Floats,
+        prior: Floats,
+        current: Floats,
+        affine: Floats,
+        wrong: Floats,
+        options: AlignOptions,
+    ) -> tuple[Floats, Floats]:
+        """One step (N, 6), shift and stretch as seen from photo 0, and correlations (N,) before it.
+
+        found, prior: positions (N, 2); current, affine: maps (N, 2, 2) now and at first; wrong: standard
+        deviations (6,) of what the prior says of shift and stretch.
+        """
+        difference = self._seen(photo, found, current, options) - self.patches
+        missed = (difference * difference) @ self.weight
+        # What another surface covers, or a lamp lights, in one photo only must not pull (Huber's loss).
+        limit = options.clip * np.sqrt(missed)[:, None]
+        difference = np.clip(difference, -limit, limit)
+        evidence = options.independent / float((self.weight**2).sum()) / np.maximum(missed, options.min_noise)
+        # What the prior wants, as seen from photo 0, where steps are taken.
+        shift = (_inverse(current) @ (found - prior)[..., None])[..., 0]
+        stretch = (_inverse(affine) @ current - np.eye(2)).reshape(-1, 4)
+        wanted = evidence[:, None] * self._moments(difference) + np.hstack([shift, stretch]) / wrong**2
+        matrix = evidence[:, None, None] * self.information + np.diag(wrong**-2)
+        step = np.linalg.solve(matrix, wanted[..., None])[..., 0]
+        step /= np.maximum(1.0, np.linalg.norm(step[:, :2], axis=1, keepdims=True))  # a pixel at most
+        return step, self.texture - missed / 2  # the correlation, since both patches have deviation 1
+
+    def _seen(self, photo: Image, points: Floats, affine: Floats, options: AlignOptions) -> Values:
         """Normalised patches (N, P) of a photo around points (N, 2), through affine maps (N, 2, 2)."""
         axes = affine.astype(np.float32) @ self.around.T  # (N, 2, P)
         axes += points.astype(np.float32)[..., None]
-        values = _sample(photo, np.ascontiguousarray(axes[:, 0]), np.ascontiguousarray(axes[:, 1]))
-        return _normalised(values, self.weight, options.min_contrast)[0]
+        return _normalised(_sample(photo, axes[:, 0], axes[:, 1]), self.weight, options.min_contrast)[0]
 
-    def _moments(self, difference: Image) -> Image:
-        """(N, 6): a difference of patches (N, P) against shifts along x and y, then stretches xx, xy, yx, yy."""
+    def _moments(self, difference: Values) -> Values:
+        """(N, 6): differences of patches (N, P) against shifts along x, y and stretches xx, xy, yx, yy."""
         basis = np.column_stack([np.ones(len(self.around)), self.around]).astype(np.float32)
         weighted = difference * self.weight
         x, y = ((slope * weighted) @ basis for slope in self.slopes)
         return np.column_stack([x[:, 0], y[:, 0], x[:, 1:], y[:, 1:]])
 
 
-def _information(slopes: tuple[Image, Image], around: Image, weight: Image) -> Image:
+def _square(radius: int) -> Values:
+    """Pixels (P, 2) around the one in the middle, row by row."""
+    side = np.arange(-radius, radius + 1, dtype=np.float32)
+    return np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+
+
+def _information(slopes: tuple[Values, Values], around: Values, weight: Values) -> Values:
     """Weighted products (N, 6, 6) of how patches change, in the order of `_Template._moments`."""
     basis = np.column_stack([np.ones(len(around)), around]).astype(np.float32)
     products = (weight[:, None, None] * basis[:, :, None] * basis[:, None, :]).reshape(-1, 9)
@@ -183,17 +239,25 @@ def _information(slopes: tuple[Image, Image], around: Image, weight: Image) -> I
     return whole[:, order][:, :, order]
 
 
-def _sample(photo: Image, x: Image, y: Image) -> Image:
+def _inverse(matrices: Floats) -> Floats:
+    """Inverses (N, 2, 2): faster than LAPACK one by one."""
+    a, b, c, d = matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 0], matrices[:, 1, 1]
+    adjugate = np.stack([np.stack([d, -b], axis=-1), np.stack([-c, a], axis=-1)], axis=-2)
+    return np.asarray(adjugate / (a * d - b * c)[:, None, None])
+
+
+def _sample(photo: Image, x: Values, y: Values) -> Values:
     """Grey values (N, P) at positions (N, P), bilinearly; beyond the edge the photo is mirrored."""
     values = np.empty(x.shape, np.float32)
     for begin in range(0, len(values), MOST_ROWS):
         rows = slice(begin, begin + MOST_ROWS)
-        values[rows] = cv2.remap(photo, x[rows], y[rows], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+        at = np.ascontiguousarray(x[rows]), np.ascontiguousarray(y[rows])
+        values[rows] = cv2.remap(photo, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
     return values
 
 
-def _normalised(patches: Image, weight: Image, min_contrast: float) -> tuple[Image, Image]:
+def _normalised(patches: Values, weight: Values, min_contrast: float) -> tuple[Values, Values]:
     """Patches (N, P) with weighted mean 0 and deviation 1, and the deviations (N, 1) that they had."""
-    centred: Image = patches - (patches @ weight)[:, None]
-    contrast: Image = np.maximum(np.sqrt((centred * centred) @ weight), np.float32(min_contrast))[:, None]
+    centred: Values = patches - (patches @ weight)[:, None]
+    contrast: Values = np.maximum(np.sqrt((centred * centred) @ weight), np.float32(min_contrast))[:, None]
     return centred / contrast, contrast

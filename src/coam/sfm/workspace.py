@@ -27,9 +27,9 @@ from coam.sfm.photos import (
     require_enough_photos,
 )
 from coam.sfm.settings import refuse_other_matches
+from coam.sfm.tracks.align_graph import TrackAlignOptions
 from coam.sfm.tracks.match_graph import Keypoints, load_keypoints
 from coam.sfm.tracks.merge import MergeOptions
-from coam.sfm.tracks.align_graph import TrackAlignOptions
 from coam.sfm.verification.focal import FocalOptions
 from coam.sfm.verification.path_consistency import PathConsistencyOptions
 from coam.sfm.verification.two_view import VerifyOptions
