@@ -39,6 +39,7 @@ from coam.types import Matches
 PIXELS = (0.5, 1.0, 3.0)
 LIMITS = (1, 3, 5)
 FEWEST = 30  # matches whose truth is known: with fewer a pair says little
+DEPTH_EDGE = 4.0  # pixels: neighbours whose places differ by more lie on two surfaces
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,12 @@ class Set:
 
     name: str
     pairs: list[EvaluationPair]
-    errors: (
-        Callable[[EvaluationPair, Matches], Array] | None
-    )  # pixels (K,) of the matches that the truth knows
+    errors: Callable[[EvaluationPair, Matches], Array] | None  # pixels (N,), nan: the truth is not known
     model: Callable[[EvaluationPair, Matches], float] | None  # error of the homography or pose
 
 
 def dense_errors(pair: EvaluationPair, matches: Matches) -> Array:
-    """Distance of matches to the dense truth, where four neighbouring pixels are known and agree."""
+    """Distance (N,) of matches to the dense truth, nan unless the four pixels around are known and agree."""
     truth = read_npz(pair.image0.parent / TRUTH, ("points", "state"))
     points, visible = truth["points"].astype(np.float64), truth["state"] == VISIBLE
     height, width = visible.shape
@@ -70,8 +69,8 @@ def dense_errors(pair: EvaluationPair, matches: Matches) -> Array:
         for x in (0, 1)
     ]
     place = np.einsum("cn,cnd->nd", np.stack(weights), np.nan_to_num(values))
-    smooth = known & (spread < 4)  # beyond, a depth edge lies between them
-    return np.linalg.norm(place - matches.points1, axis=1)[smooth]
+    smooth = known & (spread < DEPTH_EDGE)
+    return np.where(smooth, np.linalg.norm(place - matches.points1, axis=1), np.nan)
 
 
 def homography_errors(pair: EvaluationPair, matches: Matches) -> Array:
@@ -120,7 +119,8 @@ def rows(chosen: Set, matches: Sequence[Matches]) -> dict[str, Array]:
     """Figures (pairs,) by name; nan where a pair says nothing."""
     table: dict[str, Array] = {}
     if chosen.errors is not None:
-        errors = [chosen.errors(*each) for each in zip(chosen.pairs, matches, strict=True)]
+        found = [chosen.errors(*each) for each in zip(chosen.pairs, matches, strict=True)]
+        errors = [each[~np.isnan(each)] for each in found]
         shares = [
             matching_accuracy(e, PIXELS) if len(e) >= FEWEST else [np.nan] * len(PIXELS) for e in errors
         ]

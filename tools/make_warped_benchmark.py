@@ -6,8 +6,8 @@
 Both pictures of a pair are drawn from one photo, smaller than it and each sampled anew (two times finer,
 then averaged), so neither is sharper than the other nor shares its pixels, noise or JPEG blocks. The second
 is seen through a homography that moves each corner by up to `jitter` of the sides, the first by up to a
-quarter of that. Half of the pairs keep their light (i_...); in the others (v_...) one picture's is changed, by
-`coam.data.photometric` at strength `light`. The truth is exact to rounding.
+quarter of that. Half of the pairs keep their light (i_...); in the others (v_...) that of one picture is
+changed, by `coam.data.photometric` at strength `light`. The truth is exact to rounding.
 """
 
 from __future__ import annotations

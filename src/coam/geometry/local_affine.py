@@ -70,6 +70,10 @@ def _affine_of_pair(points0: Floats, points1: Floats, options: AffineOptions) ->
 
 def _bounded(affine: Floats, largest: float) -> Floats:
     """Affine maps whose singular values are clipped to [1 / largest, largest]."""
-    left, values, right = np.linalg.svd(affine)
-    bounded: Floats = (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
+    bounded = affine.copy()
+    # The largest one is at most the norm, and the smallest at least the determinant's share of it.
+    norm = np.linalg.norm(affine, axis=(1, 2))
+    wild = (norm > largest) | (np.abs(np.linalg.det(affine)) < norm / largest)
+    left, values, right = np.linalg.svd(affine[wild])
+    bounded[wild] = (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
     return bounded

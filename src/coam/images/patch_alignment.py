@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Image = npt.NDArray[np.uint8]  # (H, W) grey values
 Values = npt.NDArray[np.float32]
 MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
+WORTH_COPYING = 0.8  # of the patches: while more of them still move, leaving out the others costs more
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class AlignOptions:
 
     radius: int = 6  # pixels around a match that are compared
     blur: float = 0.7  # pixels, against noise and the limits of bilinear sampling
-    iterations: int = 6  # Gauss-Newton steps at every scale, at most
-    settled: float = 0.01  # pixels: after a step shorter than this a match is left as it is
+    iterations: int = 5  # Gauss-Newton steps at every scale, at most
+    settled: float = 0.02  # pixels: after a step shorter than this a match is left as it is
+    settled_before: float = 0.1  # pixels: the same at the scales before the finest
     min_similarity: float = 0.7  # correlation of the two patches; below it the match stays where it was
     max_move: float = 0.5  # grid steps: what moves further has found something else
     coarsest_step: float = 4.0  # pixels: grid step at the coarsest scale, the resolution that the network saw
@@ -75,19 +77,20 @@ def align_matches(
     if len(points1) == 0:
         return found, similarity
     zoom = float(np.median(np.sqrt(np.abs(np.linalg.det(affine)))))
-    for scale0, scale1 in _levels(steps, zoom, options.coarsest_step):
+    scales = _levels(steps, zoom, options.coarsest_step)
+    for scale0, scale1 in scales:
         level0, level1 = _scaled(photo0, scale0, options.blur), _scaled(photo1, scale1, options.blur)
         factor0 = np.array(level0.shape[::-1]) / np.array(photo0.shape[::-1])
         factor1 = np.array(level1.shape[::-1]) / np.array(photo1.shape[::-1])
-        template = _Template.of(level0, (points0 + 0.5) * factor0 - 0.5, options)
-        moved, similarity = template.seek(
-            level1,
-            (found + 0.5) * factor1 - 0.5,
+        error = options.prior_error * steps[1] * float(factor1.mean())
+        prior = _Prior(
             (points1 + 0.5) * factor1 - 0.5,
             affine * factor1[:, None] / factor0[None, :],
-            options.prior_error * steps[1] * float(factor1.mean()),
-            options,
+            np.array([error] * 2 + [options.prior_stretch] * 4),
         )
+        template = _Template.of(level0, (points0 + 0.5) * factor0 - 0.5, options)
+        settled = options.settled if (scale0, scale1) == scales[-1] else options.settled_before
+        moved, similarity = template.seek(level1, (found + 0.5) * factor1 - 0.5, prior, settled, options)
         found = (moved + 0.5) / factor1 - 0.5
     near = np.linalg.norm(found - points1, axis=1) < options.max_move * steps[1]
     inside = (found >= 0).all(axis=1) & (found <= np.array(photo1.shape[::-1]) - 1).all(axis=1)
@@ -108,6 +111,25 @@ def _scaled(photo: Image, scale: float, blur: float) -> Image:
         size = (max(1, round(photo.shape[1] * scale)), max(1, round(photo.shape[0] * scale)))
         photo = np.asarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA), np.uint8)
     return np.asarray(cv2.GaussianBlur(photo, (0, 0), blur), np.uint8)
+
+
+@dataclass(frozen=True)
+class _Prior:
+    """What is known of matches before their pixels are compared."""
+
+    points: Floats  # (N, 2) in photo 1, as the network found them
+    affine: Floats  # (N, 2, 2) local maps of the neighbours
+    error: Floats  # (6,) standard deviations: of points along x and y, of the maps' entries
+
+    def of_matches(self, index: npt.NDArray[np.int64]) -> _Prior:
+        """That of some matches."""
+        return replace(self, points=self.points[index], affine=self.affine[index])
+
+    def missed(self, found: Floats, current: Floats) -> Floats:
+        """How far (N, 6) positions (N, 2) and maps (N, 2, 2) are from it, as seen from photo 0."""
+        shift = (_inverse(current) @ (found - self.points)[..., None])[..., 0]
+        stretch = (_inverse(self.affine) @ current - np.eye(2)).reshape(-1, 4)
+        return np.hstack([shift, stretch])
 
 
 @dataclass(frozen=True)
@@ -150,48 +172,35 @@ class _Template:
         return replace(self, patches=patches, texture=texture, slopes=slopes, information=information)
 
     def seek(
-        self,
-        photo: Image,
-        start: Floats,
-        prior: Floats,
-        affine: Floats,
-        prior_error: float,
-        options: AlignOptions,
+        self, photo: Image, start: Floats, prior: _Prior, settled: float, options: AlignOptions
     ) -> tuple[Floats, Floats]:
         """Gauss-Newton steps for all patches at once: positions (N, 2) in `photo` and correlations (N,).
 
-        start, prior: positions (N, 2) to begin with and those of the network; affine (N, 2, 2).
+        start: positions (N, 2) to begin with; settled: pixels of a step after which a patch is left alone.
         """
-        found, current, likeness = start.copy(), affine.copy(), np.zeros(len(start))
-        wrong = np.array([prior_error] * 2 + [options.prior_stretch] * 4)
+        found, current, likeness = start.copy(), prior.affine.copy(), np.zeros(len(start))
         moving, still = self, np.arange(len(start))
         for _ in range(options.iterations):
-            step, likeness[still] = moving.step(
-                photo, found[still], prior[still], current[still], affine[still], wrong, options
-            )
+            step, likeness[still] = moving.step(photo, found[still], current[still], prior, options)
             current[still] = current[still] @ _inverse(np.eye(2) + step[:, 2:].reshape(-1, 2, 2))
             found[still] -= (current[still] @ step[:, :2, None])[..., 0]
-            going_on = np.flatnonzero(np.linalg.norm(step[:, :2], axis=1) > options.settled)
+            going_on = np.flatnonzero(np.linalg.norm(step[:, :2], axis=1) > settled)
             if len(going_on) == 0:
                 break
-            if len(going_on) < 0.8 * len(still):  # else copying them costs more than it saves
-                moving, still = moving.of_matches(going_on), still[going_on]
+            if len(going_on) < WORTH_COPYING * len(still):
+                moving, prior, still = (
+                    moving.of_matches(going_on),
+                    prior.of_matches(going_on),
+                    still[going_on],
+                )
         return found, likeness
 
     def step(
-        self,
-        photo: Image,
-        found: Floats,
-        prior: Floats,
-        current: Floats,
-        affine: Floats,
-        wrong: Floats,
-        options: AlignOptions,
+        self, photo: Image, found: Floats, current: Floats, prior: _Prior, options: AlignOptions
     ) -> tuple[Floats, Floats]:
         """One step (N, 6), shift and stretch as seen from photo 0, and correlations (N,) before it.
 
-        found, prior: positions (N, 2); current, affine: maps (N, 2, 2) now and at first; wrong: standard
-        deviations (6,) of what the prior says of shift and stretch.
+        found: positions (N, 2); current: maps (N, 2, 2).
         """
         difference = self._seen(photo, found, current, options) - self.patches
         missed = (difference * difference) @ self.weight
@@ -199,11 +208,9 @@ class _Template:
         limit = options.clip * np.sqrt(missed)[:, None]
         difference = np.clip(difference, -limit, limit)
         evidence = options.independent / float((self.weight**2).sum()) / np.maximum(missed, options.min_noise)
-        # What the prior wants, as seen from photo 0, where steps are taken.
-        shift = (_inverse(current) @ (found - prior)[..., None])[..., 0]
-        stretch = (_inverse(affine) @ current - np.eye(2)).reshape(-1, 4)
-        wanted = evidence[:, None] * self._moments(difference) + np.hstack([shift, stretch]) / wrong**2
-        matrix = evidence[:, None, None] * self.information + np.diag(wrong**-2)
+        wanted = evidence[:, None] * self._moments(difference)
+        wanted += prior.missed(found, current) / prior.error**2
+        matrix = evidence[:, None, None] * self.information + np.diag(prior.error**-2)
         step = np.linalg.solve(matrix, wanted[..., None])[..., 0]
         step /= np.maximum(1.0, np.linalg.norm(step[:, :2], axis=1, keepdims=True))  # a pixel at most
         return step, self.texture - missed / 2  # the correlation, since both patches have deviation 1

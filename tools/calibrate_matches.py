@@ -1,0 +1,122 @@
+"""Fit the probability of a match: the coefficients of `coam.matching.match_probability.ProbabilityOptions`.
+
+    python tools/calibrate_matches.py MATCHES --warps ROOT ... --homographies ROOT ... [--different ROOT ...]
+
+MATCHES and the sets are those of tools/compare_alignment.py, whose matches are reused. A match is right within
+3 pixels of the truth: of photos up to the matcher's resolution, of larger ones of the resized photo; a
+set whose truth is less exact is named with `--truth-error NAME=PIXELS`, which are added. --different: pairs of
+different places (`coam eval pair-score`'s layout), where every match is wrong. Every set weighs the same, and
+so does every pair of a set. What is printed was never fitted to: each set is predicted from all the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from calibrate_certainty import newton
+from compare_alignment import Set, sets_of, stored
+
+from coam.evaluation.benchmarks.pair_score import load_pair_score
+from coam.evaluation.pairs import Array
+from coam.matching.match_probability import FEATURES, match_features
+from coam.types import Matches
+
+RIGHT = 3.0  # pixels
+RESOLUTION = 800  # of the default matcher
+BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Matches of one set: what is known of them, whether they are right, and how much each counts."""
+
+    name: str
+    features: Array  # (N, K)
+    right: Array  # (N,) 0 or 1
+    weight: Array  # (N,), sum 1
+
+
+def samples_of(name: str, found: list[tuple[Matches, Array]], truth_error: float) -> Samples:
+    """found: matches of each pair and their errors (N,), nan where the truth is not known."""
+    features, right, weight = [], [], []
+    for matches, errors in found:
+        known = ~np.isnan(errors)
+        if not known.any() or np.isnan(matches.overlap):
+            continue
+        limit = RIGHT * max(1.0, max(matches.size1) / RESOLUTION) + truth_error
+        features.append(match_features(matches.scores, matches.overlap)[known])
+        right.append(errors[known] < limit)
+        weight.append(np.full(known.sum(), 1 / known.sum()))
+    total = np.concatenate(weight)
+    return Samples(name, np.concatenate(features), np.concatenate(right).astype(float), total / total.sum())
+
+
+def fitted(sets: list[Samples]) -> Array:
+    """Weights of the features, and the bias (K + 1,)."""
+    x, y, weight = (
+        np.concatenate(parts) for parts in zip(*((s.features, s.right, s.weight) for s in sets), strict=True)
+    )
+    return newton(np.column_stack([x, np.ones(len(x))]), y, weight / weight.sum())
+
+
+def predicted(sets: Samples, beta: Array) -> Array:
+    return 1 / (1 + np.exp(-(sets.features @ beta[:-1] + beta[-1])))
+
+
+def table(held_out: list[tuple[Samples, Array]]) -> list[str]:
+    """Reliability of all sets together, and the gap of each."""
+    probability = np.concatenate([p for _, p in held_out])
+    right = np.concatenate([s.right for s, _ in held_out])
+    weight = np.concatenate([s.weight for s, _ in held_out]) / len(held_out)
+    lines = ["| promised | mean promised | right | share of matches |", "|---|---|---|---|"]
+    for low, high in zip(BINS, BINS[1:], strict=False):
+        inside = (probability >= low) & ((probability < high) | (high == BINS[-1]))
+        if inside.any():
+            share = weight[inside].sum()
+            means = [float((weight * value)[inside].sum() / share) for value in (probability, right)]
+            lines.append(f"| {low:g} to {high:g} | {means[0]:.3f} | {means[1]:.3f} | {share:.3f} |")
+    lines += ["", "| set, predicted from the others | mean promised | right |", "|---|---|---|"]
+    for chosen, own in held_out:
+        lines.append(f"| {chosen.name} | {chosen.weight @ own:.3f} | {chosen.weight @ chosen.right:.3f} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("matches", type=Path)
+    for name in ("--warps", "--homographies", "--different"):
+        parser.add_argument(name, nargs="*", type=Path, default=[], metavar="ROOT")
+    parser.add_argument("--truth-error", nargs="*", default=[], metavar="NAME=PIXELS")
+    given = parser.parse_args()
+    given.posed = []
+    inexact = {
+        name: float(pixels) for name, _, pixels in (text.rpartition("=") for text in given.truth_error)
+    }
+    sets = []
+    for chosen in sets_of(given):
+        assert chosen.errors is not None
+        found = stored(given.matches, chosen)
+        errors = [chosen.errors(*each) for each in zip(chosen.pairs, found, strict=True)]
+        sets.append(
+            samples_of(chosen.name, list(zip(found, errors, strict=True)), inexact.get(chosen.name, 0.0))
+        )
+    for root in given.different:
+        wrong = [pair for pair in load_pair_score(root) if not pair.overlaps]
+        found = stored(given.matches, Set(f"{root.name} different", wrong, None, None))
+        sets.append(
+            samples_of(f"{root.name}, different places", [(m, np.full(len(m), np.inf)) for m in found], 0.0)
+        )
+    held_out = [(own, predicted(own, fitted([s for s in sets if s is not own]))) for own in sets]
+    print("\n".join(table(held_out)))
+    beta = fitted(sets)
+    print("weights", {name: round(float(value), 3) for name, value in zip(FEATURES, beta, strict=False)})
+    print(f"bias {beta[-1]:.3f}")
+
+
+if __name__ == "__main__":
+    main()
