@@ -2,17 +2,19 @@
 
     python tools/calibrate_matches.py MATCHES --warps ROOT ... --homographies ROOT ... [--different ROOT ...]
 
-MATCHES and the sets are those of tools/compare_alignment.py, whose matches are reused. A match is right within
-3 pixels of the truth: of photos up to the matcher's resolution, of larger ones of the resized photo; a
-set whose truth is less exact is named with `--truth-error NAME=PIXELS`, which are added. --different: pairs of
-different places (`coam eval pair-score`'s layout), where every match is wrong. Every set weighs the same, and
-so does every pair of a set. What is printed was never fitted to: each set is predicted from all the others.
+MATCHES and the sets are those of tools/compare_alignment.py, whose matches are reused. A match is right
+within 3 pixels of the truth: of photos up to the matcher's resolution, of larger ones of the resized photo. A
+set whose truth is less exact is named with `--truth-error NAME=PIXELS`, which is added. --different: pairs
+of different places (the layouts of `coam eval pair-score`), where every match is wrong. Every set weighs the
+same, and so does every pair of a set. What is printed was never fitted to: each set is predicted from all the
+others.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def table(held_out: list[tuple[Samples, Array]]) -> list[str]:
     right = np.concatenate([s.right for s, _ in held_out])
     weight = np.concatenate([s.weight for s, _ in held_out]) / len(held_out)
     lines = ["| promised | mean promised | right | share of matches |", "|---|---|---|---|"]
-    for low, high in zip(BINS, BINS[1:], strict=False):
+    for low, high in pairwise(BINS):
         inside = (probability >= low) & ((probability < high) | (high == BINS[-1]))
         if inside.any():
             share = weight[inside].sum()

@@ -39,7 +39,7 @@ def local_affine(points0: Floats, points1: Floats, options: AffineOptions | None
     near0 = points0[index[:, 1:]] - points0[:, None]  # (M, K, 2)
     near1 = points1[index[:, 1:]] - points1[:, None]
     spread = (near0**2).sum(-1).mean(1)  # (M,)
-    prior = options.prior * spread[:, None, None] * np.eye(2)
+    prior = options.prior * np.maximum(spread, 1e-6)[:, None, None] * np.eye(2)  # neighbours may be one point
     affine = np.tile(whole, (count, 1, 1))
     for _ in range(options.rounds):
         residual = np.linalg.norm(near1 - near0 @ affine.transpose(0, 2, 1), axis=-1)

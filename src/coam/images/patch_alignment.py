@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Image = npt.NDArray[np.uint8]  # (H, W) grey values
 Values = npt.NDArray[np.float32]
 MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
+LARGEST_STRETCH = 0.3  # of a step: one that stretches a patch more has lost it
 WORTH_COPYING = 0.8  # of the patches: while more of them still move, leaving out the others costs more
 
 
@@ -213,6 +214,7 @@ class _Template:
         matrix = evidence[:, None, None] * self.information + np.diag(prior.error**-2)
         step = np.linalg.solve(matrix, wanted[..., None])[..., 0]
         step /= np.maximum(1.0, np.linalg.norm(step[:, :2], axis=1, keepdims=True))  # a pixel at most
+        step[:, 2:] = np.clip(step[:, 2:], -LARGEST_STRETCH, LARGEST_STRETCH)
         return step, self.texture - missed / 2  # the correlation, since both patches have deviation 1
 
     def _seen(self, photo: Image, points: Floats, affine: Floats, options: AlignOptions) -> Values:
