@@ -4,7 +4,7 @@
     python tools/compare_alignment.py MATCHES --warps WARPS --homographies ROOT ... --posed ROOT ...
 
 MATCHES keeps the network's matches of every set (default matcher, `alignment="none"`), computed once. Every
-set is then measured twice, as found and aligned, pair by pair: the share of matches within 0.5, 1 and 3 px
+set is then measured twice, as found and aligned, pair by pair: the share of matches within 0.25, 0.5, 1 and 3
 of the truth (MMA; of dense truth, only of those it knows), the AUC of the mean corner error of homographies
 at 1, 3 and 5 px, of the error of poses at 1, 3 and 5 degrees. The estimator is that of `Matches`.
 Differences have 95 % bootstrap intervals over pairs (over photos where pairs share them).
@@ -36,7 +36,7 @@ from coam.matcher.alignment import align
 from coam.store.archives import read_npz
 from coam.types import Matches
 
-PIXELS = (0.5, 1.0, 3.0)
+PIXELS = (0.25, 0.5, 1.0, 3.0)
 LIMITS = (1, 3, 5)
 FEWEST = 30  # matches whose truth is known: with fewer a pair says little
 DEPTH_EDGE = 4.0  # pixels: neighbours whose places differ by more lie on two surfaces

@@ -20,7 +20,7 @@ VERIFY = (
     "VerifyOptions(max_error=0.0025, min_inliers=20, chance=3.0, min_overlap=0.1, border=1.0, "
     "min_spread=0.015, seed=0)"
 )
-ALIGN = "PatchAlignment(radius=6, blur=0.7, iterations=6, min_similarity=0.7, max_move=0.5)"
+ALIGN = "PatchAlignment(radius=6, blur=0.7, iterations=5, min_similarity=0.7, max_move=0.5)"
 SFM = (
     "SfmOptions(pairing='auto', pairs_file=None, neighbours=20, "
     "cameras=CameraChoice(model='SIMPLE_RADIAL', sharing='auto', given=None), "
