@@ -110,3 +110,14 @@ def test_no_matches():
     found, likeness = align(photo, photo, np.zeros((0, 2)), np.zeros((0, 2)))
     assert found.shape == (0, 2)
     assert likeness.shape == (0,)
+
+
+def test_any_number_of_matches_gives_what_each_gives_alone(points):
+    photo = texture()
+    moved = warped(photo, np.array([[1, 0, 1.25], [0, 1, 0.5]]))
+    begin = start(points + np.array([1.25, 0.5]))
+    many = 20_000 // len(points)
+    found, likeness = align(photo, moved, np.tile(points, (many, 1)), np.tile(begin, (many, 1)))
+    alone, alike = align(photo, moved, points, begin)
+    np.testing.assert_allclose(found, np.tile(alone, (many, 1)), atol=0.01)
+    np.testing.assert_allclose(likeness, np.tile(alike, many), atol=0.01)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Image = npt.NDArray[np.uint8]  # (H, W) grey values
 Values = npt.NDArray[np.float32]
-MOST_ROWS = 16384  # OpenCV counts rows of what it samples with 15 bits
+AT_ONCE = 8192  # matches: bounds memory, and OpenCV counts rows of what it samples with 15 bits
 LARGEST_STRETCH = 0.3  # of a step: one that stretches a patch more has lost it
 WORTH_COPYING = 0.8  # of the patches: while more of them still move, leaving out the others costs more
 
@@ -84,15 +84,18 @@ def align_matches(
         factor0 = np.array(level0.shape[::-1]) / np.array(photo0.shape[::-1])
         factor1 = np.array(level1.shape[::-1]) / np.array(photo1.shape[::-1])
         error = options.prior_error * steps[1] * float(factor1.mean())
-        prior = _Prior(
-            (points1 + 0.5) * factor1 - 0.5,
-            affine * factor1[:, None] / factor0[None, :],
-            np.array([error] * 2 + [options.prior_stretch] * 4),
-        )
-        template = _Template.of(level0, (points0 + 0.5) * factor0 - 0.5, options)
         settled = options.settled if (scale0, scale1) == scales[-1] else options.settled_before
-        moved, similarity = template.seek(level1, (found + 0.5) * factor1 - 0.5, prior, settled, options)
-        found = (moved + 0.5) / factor1 - 0.5
+        for begin in range(0, len(points1), AT_ONCE):
+            rows = slice(begin, begin + AT_ONCE)
+            prior = _Prior(
+                (points1[rows] + 0.5) * factor1 - 0.5,
+                affine[rows] * factor1[:, None] / factor0[None, :],
+                np.array([error] * 2 + [options.prior_stretch] * 4),
+            )
+            template = _Template.of(level0, (points0[rows] + 0.5) * factor0 - 0.5, options)
+            start = (found[rows] + 0.5) * factor1 - 0.5
+            moved, similarity[rows] = template.seek(level1, start, prior, settled, options)
+            found[rows] = (moved + 0.5) / factor1 - 0.5
     near = np.linalg.norm(found - points1, axis=1) < options.max_move * steps[1]
     inside = (found >= 0).all(axis=1) & (found <= np.array(photo1.shape[::-1]) - 1).all(axis=1)
     good = near & inside & (similarity >= options.min_similarity)
@@ -257,12 +260,9 @@ def _inverse(matrices: Floats) -> Floats:
 
 def _sample(photo: Image, x: Values, y: Values) -> Values:
     """Grey values (N, P) at positions (N, P), bilinearly; beyond the edge the photo is mirrored."""
-    values = np.empty(x.shape, np.float32)
-    for begin in range(0, len(values), MOST_ROWS):
-        rows = slice(begin, begin + MOST_ROWS)
-        at = np.ascontiguousarray(x[rows]), np.ascontiguousarray(y[rows])
-        values[rows] = cv2.remap(photo, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
-    return values
+    at = np.ascontiguousarray(x), np.ascontiguousarray(y)
+    values = cv2.remap(photo, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(values, np.float32)
 
 
 def _normalised(patches: Values, weight: Values, min_contrast: float) -> tuple[Values, Values]:
