@@ -1,13 +1,12 @@
 """Fit the probability of a match: the coefficients of `coam.matching.match_probability.ProbabilityOptions`.
 
-    python tools/calibrate_matches.py MATCHES --warps ROOT ... --homographies ROOT ... [--different ROOT ...]
+    python tools/calibrate_matches.py MATCHES --warps ROOT ... --homographies ROOT ...
 
-MATCHES and the sets are those of tools/compare_alignment.py, whose matches are reused. A match is right
-within 3 pixels of the truth: of photos up to the matcher's resolution, of larger ones of the resized photo. A
-set whose truth is less exact is named with `--truth-error NAME=PIXELS`, which is added. --different: pairs
-of different places (the layouts of `coam eval pair-score`), where every match is wrong. Every set weighs the
-same, and so does every pair of a set. What is printed was never fitted to: each set is predicted from all the
-others.
+MATCHES and the sets are those of tools/compare_alignment.py, whose matches are reused: pairs of one place. A
+match is right within 3 pixels of the truth: of photos up to the matcher's resolution, of larger ones of the
+resized photo. A set whose truth is less exact is named with `--truth-error NAME=PIXELS`, which is added.
+Every set weighs the same, and so does every pair of a set. What is printed was never fitted to: each set is
+predicted from all the others.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from calibrate_certainty import newton
-from compare_alignment import Set, sets_of, stored
+from compare_alignment import sets_of, stored
 
-from coam.evaluation.benchmarks.pair_score import load_pair_score
 from coam.evaluation.pairs import Array
-from coam.matching.match_probability import FEATURES, match_features
+from coam.matching.match_probability import log_score
 from coam.types import Matches
 
 RIGHT = 3.0  # pixels
@@ -36,7 +34,7 @@ class Samples:
     """Matches of one set: what is known of them, whether they are right, and how much each counts."""
 
     name: str
-    features: Array  # (N, K)
+    features: Array  # (N,) logarithms of scores
     right: Array  # (N,) 0 or 1
     weight: Array  # (N,), sum 1
 
@@ -46,10 +44,10 @@ def samples_of(name: str, found: list[tuple[Matches, Array]], truth_error: float
     features, right, weight = [], [], []
     for matches, errors in found:
         known = ~np.isnan(errors)
-        if not known.any() or np.isnan(matches.overlap):
+        if not known.any():
             continue
         limit = RIGHT * max(1.0, max(matches.size1) / RESOLUTION) + truth_error
-        features.append(match_features(matches.scores, matches.overlap)[known])
+        features.append(log_score(matches.scores)[known])
         right.append(errors[known] < limit)
         weight.append(np.full(known.sum(), 1 / known.sum()))
     total = np.concatenate(weight)
@@ -57,7 +55,7 @@ def samples_of(name: str, found: list[tuple[Matches, Array]], truth_error: float
 
 
 def fitted(sets: list[Samples]) -> Array:
-    """Weights of the features, and the bias (K + 1,)."""
+    """Weight and bias (2,)."""
     x, y, weight = (
         np.concatenate(parts) for parts in zip(*((s.features, s.right, s.weight) for s in sets), strict=True)
     )
@@ -65,7 +63,7 @@ def fitted(sets: list[Samples]) -> Array:
 
 
 def predicted(sets: Samples, beta: Array) -> Array:
-    return 1 / (1 + np.exp(-(sets.features @ beta[:-1] + beta[-1])))
+    return 1 / (1 + np.exp(-(beta[0] * sets.features + beta[1])))
 
 
 def table(held_out: list[tuple[Samples, Array]]) -> list[str]:
@@ -91,7 +89,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("matches", type=Path)
-    for name in ("--warps", "--homographies", "--different"):
+    for name in ("--warps", "--homographies"):
         parser.add_argument(name, nargs="*", type=Path, default=[], metavar="ROOT")
     parser.add_argument("--truth-error", nargs="*", default=[], metavar="NAME=PIXELS")
     given = parser.parse_args()
@@ -107,17 +105,10 @@ def main() -> None:
         sets.append(
             samples_of(chosen.name, list(zip(found, errors, strict=True)), inexact.get(chosen.name, 0.0))
         )
-    for root in given.different:
-        wrong = [pair for pair in load_pair_score(root) if not pair.overlaps]
-        found = stored(given.matches, Set(f"{root.name} different", wrong, None, None))
-        sets.append(
-            samples_of(f"{root.name}, different places", [(m, np.full(len(m), np.inf)) for m in found], 0.0)
-        )
     held_out = [(own, predicted(own, fitted([s for s in sets if s is not own]))) for own in sets]
     print("\n".join(table(held_out)))
     beta = fitted(sets)
-    print("weights", {name: round(float(value), 3) for name, value in zip(FEATURES, beta, strict=False)})
-    print(f"bias {beta[-1]:.3f}")
+    print(f"weight {beta[0]:.3f}, bias {beta[1]:.3f}")
 
 
 if __name__ == "__main__":

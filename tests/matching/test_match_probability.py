@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 
 from coam.matching import match_probability as module
-from coam.matching.match_probability import FLOOR, ProbabilityOptions, match_features, match_probability
+from coam.matching.match_probability import FLOOR, ProbabilityOptions, log_score, match_probability
 
 
-def test_features_by_hand():
-    features = match_features(np.array([1.0, 0.1, 0.0]), 0.8)
-    assert features[:, 0] == pytest.approx([0.0, math.log(0.1), math.log(FLOOR)])
-    assert features[:, 1] == pytest.approx(math.log(0.8 / 0.2))
+def test_what_is_looked_at_by_hand():
+    assert log_score(np.array([1.0, 0.1, 0.0])) == pytest.approx([0.0, math.log(0.1), math.log(FLOOR)])
 
 
 def test_a_probability_by_hand(monkeypatch):
-    monkeypatch.setitem(module.CALIBRATED, "toy", ProbabilityOptions(weights=(1.0, 0.5), bias=2.0))
-    found = match_probability(np.array([0.5]), 0.5, "toy")
-    assert found == pytest.approx(
-        1 / (1 + math.exp(-(math.log(0.5) + 2.0)))
-    )  # the overlap says nothing: logit 0
+    monkeypatch.setitem(module.CALIBRATED, "toy", ProbabilityOptions(weight=2.0, bias=1.0))
+    found = match_probability(np.array([0.5]), 0.8, "toy")
+    assert found == pytest.approx(0.8 / (1 + math.exp(-(2 * math.log(0.5) + 1.0))))
 
 
 def test_better_scores_and_surer_pairs_are_likelier():
@@ -30,6 +26,7 @@ def test_better_scores_and_surer_pairs_are_likelier():
     sure, doubtful = (match_probability(scores, overlap, "cdunet-lite1") for overlap in (0.99, 0.05))
     assert (np.diff(sure) >= 0).all()
     assert (sure > doubtful).all()
+    assert doubtful.max() <= 0.05
     assert ((sure > 0) & (sure < 1)).all()
 
 

@@ -1,7 +1,6 @@
 """How far to trust one match: the probability that it lies within 3 pixels of the truth.
 
-A score orders the matches of one pair; what a score is worth depends on whether the two photos show one place
-at all. So the probability is a logistic regression on both.
+That the photos show one place (the overlap), times that a match of one place with such a score is right.
 """
 
 from __future__ import annotations
@@ -11,26 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-FEATURES = ("log_score", "logit_overlap")
-FLOOR = 1e-3  # of scores and of doubts: below it, nothing more is said
+FLOOR = 1e-3  # of scores: below it, nothing more is said
 
 
 @dataclass(frozen=True)
 class ProbabilityOptions:
-    """Coefficients, fitted by tools/calibrate_matches.py; see docs/confidence.md."""
+    """Logistic regression on a score's logarithm, by tools/calibrate_matches.py; see docs/confidence.md."""
 
-    weights: tuple[float, ...] = (1.0, 0.3)  # one for each of FEATURES
-    bias: float = 3.0
+    weight: float = 2.67
+    bias: float = 6.31
 
 
 CALIBRATED = {"cdunet-lite1": ProbabilityOptions()}  # by the name of the model
 
 
-def match_features(scores: npt.NDArray[np.floating], overlap: float) -> npt.NDArray[np.float64]:
-    """What the probability of matches is computed from (N, 2): their scores (N,) and the pair's overlap."""
-    sure = float(np.clip(overlap, FLOOR, 1 - FLOOR))
-    log_score = np.log(np.maximum(np.asarray(scores, np.float64), FLOOR))
-    return np.column_stack([log_score, np.full(len(log_score), np.log(sure / (1 - sure)))])
+def log_score(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """What the probability of matches with scores (N,) is computed from (N,)."""
+    return np.asarray(np.log(np.maximum(np.asarray(scores, np.float64), FLOOR)))
 
 
 def match_probability(
@@ -40,5 +36,5 @@ def match_probability(
     options = CALIBRATED.get(model)
     if options is None:
         return np.full(len(scores), np.nan, np.float32)
-    logit = match_features(scores, overlap) @ np.asarray(options.weights) + options.bias
-    return (1 / (1 + np.exp(-logit))).astype(np.float32)
+    logit = options.weight * log_score(scores) + options.bias
+    return (overlap / (1 + np.exp(-logit))).astype(np.float32)
