@@ -150,9 +150,11 @@ def report(chosen: Set, before: dict[str, Array], after: dict[str, Array], secon
         compared = compare_paired(
             lambda index, v=old, f=figure: f(v[index]), lambda index, v=new, f=figure: f(v[index]), sequences
         ).difference
+        # Pairs that all share one photo have no interval.
+        interval = "" if np.isnan(compared.low) else f" ({compared.low:+.1f} to {compared.high:+.1f})"
         lines.append(
             f"| {chosen.name} ({len(sequences)}) | {label} | {figure(old):.1f} | {figure(new):.1f} | "
-            f"{compared.value:+.1f} ({compared.low:+.1f} to {compared.high:+.1f}) | {1000 * seconds:.0f} |"
+            f"{compared.value:+.1f}{interval} | {1000 * seconds:.0f} |"
         )
     return lines
 
