@@ -215,7 +215,7 @@ class _Template:
         wanted = evidence[:, None] * self._moments(difference)
         wanted += prior.missed(found, current) / prior.error**2
         matrix = evidence[:, None, None] * self.information + np.diag(prior.error**-2)
-        step = np.linalg.solve(matrix, wanted[..., None])[..., 0]
+        step = np.asarray(np.linalg.solve(matrix, wanted[..., None])[..., 0], np.float64)
         step /= np.maximum(1.0, np.linalg.norm(step[:, :2], axis=1, keepdims=True))  # a pixel at most
         step[:, 2:] = np.clip(step[:, 2:], -LARGEST_STRETCH, LARGEST_STRETCH)
         return step, self.texture - missed / 2  # the correlation, since both patches have deviation 1
