@@ -1,4 +1,4 @@
-"""Fit the probability of a match: the coefficients of `coam.matching.match_probability.ProbabilityOptions`.
+"""Fit the probability of a match: the coefficients of `coam.geometry.match_probability.ProbabilityOptions`.
 
     python tools/calibrate_matches.py MATCHES --warps ROOT ... --homographies ROOT ...
 
@@ -21,7 +21,7 @@ from calibrate_certainty import newton
 from compare_alignment import sets_of, stored
 
 from coam.evaluation.pairs import Array
-from coam.matching.match_probability import log_score
+from coam.geometry.match_probability import log_score
 from coam.types import Matches
 
 RIGHT = 3.0  # pixels

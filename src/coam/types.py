@@ -155,7 +155,7 @@ class Matches:
 
         Pixels of photos up to the matcher's resolution (800 by default); of larger ones, of the resized one.
         """
-        from coam.matching.match_probability import match_probability
+        from coam.geometry.match_probability import match_probability
 
         return match_probability(self.scores, self.overlap, str(self.meta.get("model")))
 

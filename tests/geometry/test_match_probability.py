@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from coam.matching import match_probability as module
-from coam.matching.match_probability import FLOOR, ProbabilityOptions, log_score, match_probability
+from coam.geometry import match_probability as module
+from coam.geometry.match_probability import FLOOR, ProbabilityOptions, log_score, match_probability
 
 
 def test_what_is_looked_at_by_hand():
