@@ -149,6 +149,16 @@ class Matches:
         """Whether the photos probably do not show the same place; False where that is not known."""
         return bool(self.overlap < SAME_PLACE)
 
+    @property
+    def probabilities(self) -> FloatArray:
+        """Probability (N,) of each match to lie within 3 pixels of the truth; nan where not calibrated.
+
+        Pixels of photos up to the matcher's resolution (800 by default); of larger ones, of the resized one.
+        """
+        from coam.geometry.match_probability import match_probability
+
+        return match_probability(self.scores, self.overlap, str(self.meta.get("model")))
+
     def top(self, count: int) -> Matches:
         """The `count` best matches."""
         return self.select(np.arange(min(count, len(self))))

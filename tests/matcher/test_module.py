@@ -86,7 +86,8 @@ def test_a_batch_is_its_pairs(module: CoAM, batch: dict[str, Tensor], out: dict[
 @needs_weights
 def test_the_same_as_the_matcher(module: CoAM, batch: dict[str, Tensor]) -> None:
     """At the size the tensors have, which the matcher does not change if it is a multiple of 32."""
-    matcher = coam.load_matcher(device="cpu", resolution=320, looks="once", max_matches=500, backend="plain")
+    options: dict[str, Any] = {"looks": "once", "alignment": "none", "max_matches": 500, "backend": "plain"}
+    matcher = coam.load_matcher(device="cpu", resolution=320, **options)
     pair = {name: images[1:2, :, :224] for name, images in batch.items()}
     matches = matcher.match(pair["image0"][0], pair["image1"])
     with torch.no_grad():

@@ -153,8 +153,9 @@ def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) ->
     from coam.matcher import load_matcher
     from coam.models.registry import DEFAULT_MODEL
 
-    # No rematching: tracks need the same grid positions in every pair, and there are many pairs.
-    return load_matcher(model or DEFAULT_MODEL, device=device, **{**settings, "looks": "once"})
+    # As `without_rematching`: tracks need the same grid positions in every pair, and are aligned themselves.
+    once = {**settings, "looks": "once", "alignment": "none"}
+    return load_matcher(model or DEFAULT_MODEL, device=device, **once)
 
 
 def report(summary: Mapping[str, Any], output: Path, as_json: bool) -> None:

@@ -27,7 +27,9 @@ from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography, resize_matrix
 from coam.images import ImageLike, LoadedImage, load_image
 from coam.images.mask import Mask, MaskLike, load_mask, usable_at
+from coam.images.patch_alignment import AlignOptions
 from coam.images.resize import ResizedImage, resize_for_model
+from coam.matcher.alignment import align
 from coam.matcher.arguments import checked_keypoints, checked_pair, checked_point
 from coam.matcher.dense_warp import DEFAULT_WARP, WarpOptions, checked_map_size, find_warp, warp_field
 from coam.matcher.explain import Explanation, attention_of_point, similarity_map
@@ -85,6 +87,7 @@ class Matcher:
         self.model = file.model.to(device).eval()
         self.network = open_network(self.model, device, backend)
         self.rematching = RematchOptions()
+        self.aligning = AlignOptions()
         self._cache: LRUCache[str, PreparedImage] = LRUCache(config.cached_images)
         self.matching = matching_for(for_judging(self.config), file.model.logit_scale.item(), device)
 
@@ -125,11 +128,11 @@ class Matcher:
         dense = self.network.decode(a.encoded, b.encoded)
         if given is None:
             matches = self._matches(a, b, self._between(a, b, dense))
-        elif given.is_mutual:
+        elif given.is_mutual:  # their points are the caller's: nothing is moved
             match_dense = partial(self._match_keypoints, a, b, given)
             matches = self._look_again(a, b, match_dense(dense, ViewPair(a.view, b.view)), match_dense)
         else:
-            matches = self._locate_keypoints(a, b, dense, given)
+            matches = self._aligned(a, b, self._locate_keypoints(a, b, dense, given))
         matches.meta["seconds"] = round(time.perf_counter() - start, 4)
         return matches
 
@@ -321,7 +324,17 @@ class Matcher:
     def _matches(self, a: PreparedImage, b: PreparedImage, found: Candidates) -> Matches:
         """Matches of the photos as they are; then, as the settings allow, through other views."""
         first = _on_usable_pixels(self._to_matches(a, b, found), a, b)
-        return self._look_again(a, b, first, partial(self._match_views, a, b))
+        return self._aligned(a, b, self._look_again(a, b, first, partial(self._match_views, a, b)))
+
+    def _aligned(self, a: PreparedImage, b: PreparedImage, matches: Matches) -> Matches:
+        """The matches as the pixels of the photos say, where the settings ask for it; given points stay."""
+        if self.config.alignment == "none":
+            return matches
+        steps = max(self._grid(a).step), max(self._grid(b).step)
+        aligned = align(matches, (a.image.rgb, b.image.rgb), steps, self.aligning, (a.mask, b.mask))
+        if matches.meta["looks"] > 1 and aligned.grid1 is not None:
+            aligned = replace(aligned, ids1=aligned.grid1.nearest(aligned.points1))
+        return aligned
 
     def _look_again(
         self, a: PreparedImage, b: PreparedImage, matches: Matches, match_dense: MatchDense

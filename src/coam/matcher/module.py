@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
     from coam.matching.settings import MatcherOptions
 
-NOT_FOR_TENSORS = ("resolution", "squash", "looks", "cached_images")  # options of `Matcher` alone
+NOT_FOR_TENSORS = (
+    "resolution",
+    "squash",
+    "looks",
+    "alignment",
+    "cached_images",
+)  # options of `Matcher` alone
 
 
 class CoAM(nn.Module):

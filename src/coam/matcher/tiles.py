@@ -18,6 +18,7 @@ import torch
 
 from coam.images import RGB, ImageLike, load_image
 from coam.images.mask import Mask, MaskLike, load_mask
+from coam.matcher.alignment import align
 from coam.matching.dense import CROWDING_CELLS
 from coam.matching.selection import choose_spread
 from coam.types import FloatArray, Grid, Matches, Size
@@ -92,13 +93,14 @@ def match_tiles(
         None if mask is None else load_mask(mask, photo.size, name)
         for mask, photo, name in ((mask0, photo0, "mask0"), (mask1, photo1, "mask1"))
     )
-    first = matcher.match(photo0, photo1, mask0=usable0, mask1=usable1)
     side = matcher.config.resolution
     if max(*photo0.size, *photo1.size) <= side:
-        return first
+        return matcher.match(photo0, photo1, mask0=usable0, mask1=usable1)
+    unaligned = matcher.variant(alignment="none")
+    first = unaligned.match(photo0, photo1, mask0=usable0, mask1=usable1)
     tolerance = options.tolerance * max(1.0, max(first.size1) / side)  # original pixels of photo 1
     guides = consistent(first, tolerance, options.neighbours)
-    once = matcher.variant(looks="once")
+    once = unaligned.variant(looks="once")
     found = [first]
     for tile in tiles_of(photo0.size, side, options.overlap):
         near = guides.select(tile.holds(guides.points0, margin=side / 4))
@@ -114,6 +116,10 @@ def match_tiles(
         moved = replace(pair, points0=pair.points0 + tile.corner, points1=pair.points1 + region.corner)
         found.append(moved.select(agreeing(moved, near, tolerance, options.neighbours)))
     merged = _merged(found, max_matches, options.crowding)
+    if matcher.config.alignment != "none":
+        pixels, masks, steps = (photo0.rgb, photo1.rgb), (usable0, usable1), (float(STEP), float(STEP))
+        merged = align(merged, pixels, steps, matcher.aligning, masks)
+        merged = replace(merged, ids1=full_grid(merged.size1).nearest(merged.points1))
     merged.meta["seconds"] = round(time.perf_counter() - start, 4)
     return merged
 

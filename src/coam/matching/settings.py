@@ -16,9 +16,11 @@ Ranking = Literal["dual_softmax", "paper"]
 Looks = Literal["once", "align", "search"]
 Search = Literal["guided", "exact"]
 Refinement = Literal["auto", "fine", "quadratic", "paper", "none"]
+Alignment = Literal["patches", "none"]
 CHOICES = {
     "ranking": get_args(Ranking),
     "refinement": get_args(Refinement),
+    "alignment": get_args(Alignment),
     "looks": get_args(Looks),
     "search": get_args(Search),
 }
@@ -50,6 +52,8 @@ class MatcherConfig:
     keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
     looks: Looks = "search"
+    # "patches": at last, points of photo 1 are refined in the pixels of both photos where these look alike
+    alignment: Alignment = "patches"
     cached_images: int = 24  # how many encoded photos `match_many` keeps
 
     def __post_init__(self) -> None:
@@ -95,6 +99,7 @@ class MatcherOptions(TypedDict, total=False):
     fine_radius: int
     keypoint_tolerance: float
     looks: Looks
+    alignment: Alignment
     cached_images: int
 
 
@@ -111,5 +116,6 @@ PRESETS: dict[str, MatcherConfig] = {
         ranking="paper",
         refinement="none",
         looks="once",
+        alignment="none",
     ),
 }

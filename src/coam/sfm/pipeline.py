@@ -36,6 +36,7 @@ from coam.sfm.matching.match_pairs import match_pairs
 from coam.sfm.matching.stamps import recorded_text, recorded_values, text_digest
 from coam.sfm.pairs import choose_pairs, read_pairs, write_pairs
 from coam.sfm.settings import claim_folder, write_settings
+from coam.sfm.tracks.align_graph import align_graph
 from coam.sfm.tracks.match_graph import (
     MatchGraph,
     build_graph,
@@ -44,7 +45,6 @@ from coam.sfm.tracks.match_graph import (
     place_keypoints,
     save_keypoints,
 )
-from coam.sfm.tracks.patch_alignment import align_graph
 from coam.sfm.verification.focal import calibrate
 from coam.sfm.verification.path_consistency import strong_pairs, trusted_pairs
 from coam.sfm.verification.rotation_cycles import CycleReport

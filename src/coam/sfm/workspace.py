@@ -27,9 +27,9 @@ from coam.sfm.photos import (
     require_enough_photos,
 )
 from coam.sfm.settings import refuse_other_matches
+from coam.sfm.tracks.align_graph import TrackAlignOptions
 from coam.sfm.tracks.match_graph import Keypoints, load_keypoints
 from coam.sfm.tracks.merge import MergeOptions
-from coam.sfm.tracks.patch_alignment import AlignOptions
 from coam.sfm.verification.focal import FocalOptions
 from coam.sfm.verification.path_consistency import PathConsistencyOptions
 from coam.sfm.verification.two_view import VerifyOptions
@@ -56,7 +56,7 @@ class SfmOptions:
     uncalibrated_cycle_error: float = 45.0  # degrees: guessed focal lengths bend right rotations by so much
     path_consistency: PathConsistencyOptions = field(default_factory=PathConsistencyOptions)
     tracks: Tracks = "refined"  # how keypoints get sub-pixel positions
-    align: AlignOptions = field(default_factory=AlignOptions)
+    align: TrackAlignOptions = field(default_factory=TrackAlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)
     masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used

@@ -11,7 +11,7 @@ import pytest
 from coam.matching.settings import MatcherConfig
 from coam.sfm.mapping.options import LoopClosureOptions, MapperOptions
 from coam.sfm.matching.stamps import matcher_key, recorded_text, recorded_values
-from coam.sfm.tracks.patch_alignment import AlignOptions
+from coam.sfm.tracks.align_graph import TrackAlignOptions
 from coam.sfm.verification.two_view import VerifyOptions
 from coam.sfm.workspace import SfmOptions
 
@@ -20,7 +20,7 @@ VERIFY = (
     "VerifyOptions(max_error=0.0025, min_inliers=20, chance=3.0, min_overlap=0.1, border=1.0, "
     "min_spread=0.015, seed=0)"
 )
-ALIGN = "AlignOptions(radius=6, blur=0.7, iterations=6, min_similarity=0.7, max_move=0.5)"
+ALIGN = "PatchAlignment(radius=6, blur=0.7, iterations=5, min_similarity=0.7, max_move=0.5)"
 SFM = (
     "SfmOptions(pairing='auto', pairs_file=None, neighbours=20, "
     "cameras=CameraChoice(model='SIMPLE_RADIAL', sharing='auto', given=None), "
@@ -40,18 +40,22 @@ MATCHER = (
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [(VerifyOptions(), VERIFY), (AlignOptions(), ALIGN), (SfmOptions(), SFM)]
+    ("options", "text"), [(VerifyOptions(), VERIFY), (TrackAlignOptions(), ALIGN), (SfmOptions(), SFM)]
 )
 def test_default_options_are_recorded_as_ever(options, text):
     assert recorded_text(options) == text
 
 
 def test_the_matcher_is_recorded_as_ever():
-    config = MatcherConfig(max_matches=4096, refinement="fine", looks="once", cached_images=7)
+    config = MatcherConfig(
+        max_matches=4096, refinement="fine", looks="once", alignment="none", cached_images=7
+    )
     matcher = SimpleNamespace(config=config, file=SimpleNamespace(sha256="78b7"))
     assert matcher_key(matcher) == f"SimpleNamespace 78b7 {MATCHER}"
     other = SimpleNamespace(config=replace(config, resolution=640), file=matcher.file)
     assert matcher_key(other) == matcher_key(matcher).replace("resolution=800", "resolution=640")
+    aligned = SimpleNamespace(config=replace(config, alignment="patches"), file=matcher.file)
+    assert matcher_key(aligned) == matcher_key(matcher)[:-1] + ", alignment='patches')"
 
 
 def test_fields_that_came_later_count_only_where_they_differ():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from coam.sfm.tracks.local_affine import local_affine
+from coam.geometry.local_affine import local_affine
 from coam.sfm.tracks.merge import Measurements, MergeOptions, build_tracks, merge_offsets, refine_positions
 from support.toy_scene import OracleMatcher, Scene
 from support.triangulation import triangulation_errors

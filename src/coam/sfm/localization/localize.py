@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError, ImageError
+from coam.geometry.local_affine import local_affine
 from coam.images.folder import list_photos
 from coam.sfm.cameras import camera_for_photo, camera_from_spec, camera_spec, given_camera
 from coam.sfm.colmap_model import registered_images
@@ -23,7 +24,6 @@ from coam.sfm.matching.stamps import matcher_key
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, global_descriptors, nearest, unit_rows
 from coam.sfm.photos import Photo, read_photo
-from coam.sfm.tracks.local_affine import local_affine
 from coam.sfm.tracks.match_graph import Keypoints
 from coam.sfm.workspace import load_model
 from coam.store.archives import read_plain_npz

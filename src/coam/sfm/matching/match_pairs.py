@@ -22,15 +22,18 @@ SAVE_EVERY_PAIRS = 64
 
 
 def without_rematching(matcher: Any) -> Any:
-    """The same matcher with one view per pair; matchers that know no rematching are left alone.
+    """The same matcher with one view per pair, not aligned; matchers that know neither are left alone.
 
-    Tracks need the same grid positions in every pair, and rematched views have grids of their own.
+    Tracks need the same grid positions in every pair, and rematched views have grids of their own. They are
+    aligned themselves, when it is known which matches they hold.
     """
     config: Any = getattr(matcher, "config", None)
-    if getattr(config, "looks", "once") == "once":
+    plain = {"looks": "once", "alignment": "none"}
+    wanted = {name: value for name, value in plain.items() if getattr(config, name, value) != value}
+    if not wanted:
         return matcher
     once = copy.copy(matcher)  # shares the network and the encoded photos
-    once.config = replace(config, looks="once")
+    once.config = replace(config, **wanted)
     return once
 
 

@@ -20,14 +20,22 @@ MATCHER_CONFIG = (
     "MatcherConfig(resolution, squash, grid, max_matches, min_score, min_distinctiveness, crowding, ranking, "
     "refinement, fine_radius, looks, cached_images)"
 )
+BEFORE = {
+    "alignment": "none"
+}  # what matchers did before they had these fields, where it is not their default
 
 
-def recorded_text(settings: Any, signature: str | None = None) -> str:
-    """Settings as they stand in stamps: `Name(field=value, ...)` after their signature."""
+def recorded_text(
+    settings: Any, signature: str | None = None, before: Mapping[str, Any] | None = None
+) -> str:
+    """Settings as they stand in stamps: `Name(field=value, ...)` after their signature.
+
+    before: values of later fields that stand for results from before them, where these are not the defaults.
+    """
     signature = signature or getattr(settings, "RECORDED", None)
     if signature is None:
         return repr(settings)
-    usual = type(settings)()
+    usual = replace(type(settings)(), **(before or {}))
     pinned, later = _recorded_fields(settings, signature)
     pinned |= {name: name for name in later if getattr(settings, name) != getattr(usual, name)}
     values = [f"{name}={recorded_text(getattr(settings, field))}" for name, field in pinned.items()]
@@ -62,7 +70,7 @@ def matcher_key(matcher: Any) -> str:
     if config is not None:
         config = replace(config, cached_images=1)  # changes speed, not matches
     pinned = type(config).__name__ == "MatcherConfig"
-    text = recorded_text(config, MATCHER_CONFIG) if pinned else str(config)
+    text = recorded_text(config, MATCHER_CONFIG, BEFORE) if pinned else str(config)
     return f"{type(matcher).__name__} {weights_digest(matcher)} {text}"
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import DataError
+from coam.geometry.local_affine import local_affine
 from coam.sfm.matching.pair_matches import grid_from_array, grid_to_array
-from coam.sfm.tracks.local_affine import local_affine
 from coam.sfm.tracks.merge import Measurements, MergeOptions, build_tracks, refine_positions
 from coam.sfm.verification.path_consistency import strong_pairs
 from coam.sfm.verification.two_view import VerifiedMatches

@@ -39,7 +39,7 @@ def local_affine(points0: Floats, points1: Floats, options: AffineOptions | None
     near0 = points0[index[:, 1:]] - points0[:, None]  # (M, K, 2)
     near1 = points1[index[:, 1:]] - points1[:, None]
     spread = (near0**2).sum(-1).mean(1)  # (M,)
-    prior = options.prior * spread[:, None, None] * np.eye(2)
+    prior = options.prior * np.maximum(spread, 1e-6)[:, None, None] * np.eye(2)  # neighbours may be one point
     affine = np.tile(whole, (count, 1, 1))
     for _ in range(options.rounds):
         residual = np.linalg.norm(near1 - near0 @ affine.transpose(0, 2, 1), axis=-1)
@@ -70,6 +70,10 @@ def _affine_of_pair(points0: Floats, points1: Floats, options: AffineOptions) ->
 
 def _bounded(affine: Floats, largest: float) -> Floats:
     """Affine maps whose singular values are clipped to [1 / largest, largest]."""
-    left, values, right = np.linalg.svd(affine)
-    bounded: Floats = (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
+    bounded = affine.copy()
+    # The largest one is at most the norm, and the smallest at least the determinant's share of it.
+    norm = np.linalg.norm(affine, axis=(1, 2))
+    wild = (norm > largest) | (np.abs(np.linalg.det(affine)) < norm / largest)
+    left, values, right = np.linalg.svd(affine[wild])
+    bounded[wild] = (left * np.clip(values, 1 / largest, largest)[..., None, :]) @ right
     return bounded
