@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coam.data.depth import DEFAULT_DEPTH, DepthOptions, DepthViews, common_probes, dense_correspondences
-from coam.data.device_photos import DevicePhotos
+from coam.data.host_photos import HostPhotos
 from coam.data.packed import read_stored_rgb
 from coam.data.photo_pairs import PairTable, cut_pairs
 from coam.data.sample import AnyBatch, Draw, PairBatch, concatenate
@@ -164,7 +164,7 @@ class MegaDepthPairs(MegaDepthSource[PairBatch]):
                     draw=draw,
                     options=self.depth,
                 )
-                photos = DevicePhotos([photo0, photo1])
+                photos = HostPhotos([photo0, photo1])
                 return cut_pairs(photos, pair, self.crop, size, draw, found, self.tolerance)
         raise DataError(
             f"{_MOST_ATTEMPTS} pairs in a row had no common depth; check the depth maps in {self.root}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coam.data.sample import BatchSource
 from coam.errors import ConfigError, DataError
-from coam.models.encoders import load_pretrained
+from coam.models.encoders import Encoder, load_pretrained, public_weights
 from coam.models.network import DescriptorNetwork
 from coam.models.registry import ModelFile, build_model, load_model, save_model
 from coam.tensors import exact_products
@@ -40,29 +40,54 @@ def run_recipe(
     report: Report | None = None,
     device: str = "auto",
     devices: int = 1,
+    download: bool = False,
 ) -> Outcome[DescriptorNetwork]:
-    """Train `recipe` on the data below `data`; everything it leaves lies in `folder`."""
+    """Train `recipe` on the data below `data`; everything it leaves lies in `folder`.
+
+    `download`: the encoder's public weights may be fetched where they are not on this machine.
+    """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
     if not data.is_dir():
         raise DataError(f"{data}: no such folder; --data names the one that holds the recipe's sources")
     check_batches(recipe, devices)  # before the other processes are started
-    start = build_start(recipe, data)
+    start = build_start(recipe, data, download)
     fabric = make_fabric(device, devices)
     source = build_source(recipe, data, fabric.device)
     return train(recipe, source, start.model, folder, fabric, minutes * 60, report, inherited_card(start))
 
 
-def build_start(recipe: Recipe, root: Path) -> ModelFile:
-    """The model a recipe starts from, with the card of the one it fine-tunes (empty for a new one)."""
+def build_start(recipe: Recipe, root: Path, download: bool = False) -> ModelFile:
+    """The model a recipe starts from, with the card of the one it fine-tunes (empty for a new one).
+
+    `download`: see `load_encoder_weights`.
+    """
     spec = recipe.model
     if spec.start is not None:
         return load_model(spec.start)
     torch.manual_seed(recipe.seed)
     model = build_model(spec.architecture, spec.config)
     if spec.encoder_weights is not None:
-        load_pretrained(model.encoder, root / spec.encoder_weights)
+        load_encoder_weights(model.encoder, root / spec.encoder_weights, download)
     return ModelFile(model, recipe.name, spec.architecture, trained=False)
+
+
+def load_encoder_weights(encoder: Encoder, path: Path, download: bool) -> None:
+    """Fill an encoder from the file a recipe names; where it is missing, from torchvision's public one.
+
+    The public file is looked for where torch keeps its downloads; it is fetched only with `download`.
+    """
+    public = public_weights(encoder)
+    if path.is_file() or public is None or path.name != public.name:
+        load_pretrained(encoder, path)
+    elif public.is_file():
+        load_pretrained(encoder, public)
+    elif download:
+        load_pretrained(encoder, download=True)
+    else:
+        raise DataError(
+            f"{path}: not there, and not at {public}; add --download to fetch {encoder.public_url}, or put it there"
+        )
 
 
 def train(
