@@ -9,7 +9,6 @@ depth maps of the same size (gzip, as MegaDepth's), so that decoding costs what 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path

@@ -10,8 +10,7 @@ import torch
 
 from coam.data.device_photos import DevicePhotos
 from coam.data.host_photos import HostPhotos
-from coam.data.megadepth import MegaDepthPairs, read_scenes, read_view
-from coam.data.megadepth import DEFAULT_CHOICE
+from coam.data.megadepth import DEFAULT_CHOICE, MegaDepthPairs, read_scenes, read_view
 from coam.data.view_cache import DecodedView, ViewCache, shrink
 from coam.data.windows import CropOptions, apply_affine, square_window, whole_photo
 from coam.errors import ConfigError
@@ -28,7 +27,9 @@ def test_crops_are_those_of_the_device(side: float) -> None:
     index = torch.tensor([0, 1])
     mine, other = (kind(photos).crop(index, maps, 32) for kind in (HostPhotos, DevicePhotos))
     assert mine.shape == other.shape == (2, 3, 32, 32)
-    source = apply_affine(maps, torch.cartesian_prod(torch.arange(32.0), torch.arange(32.0)).flip(-1).expand(2, -1, -1))
+    source = apply_affine(
+        maps, torch.cartesian_prod(torch.arange(32.0), torch.arange(32.0)).flip(-1).expand(2, -1, -1)
+    )
     sizes = torch.tensor([[201.0, 153.0], [160.0, 120.0]]).unsqueeze(1)
     reach = side / 32 + 1  # pixels next to the border differ: one blends with black, the other repeats
     inner = ((source > reach) & (source < sizes - 1 - reach)).all(-1).view(2, 1, 32, 32).expand_as(mine)
@@ -93,6 +94,8 @@ def test_pairs_from_the_cache_correspond(tmp_path: Path) -> None:
             both = []
             for image, points in ((batch.image0, batch.points0), (batch.image1, batch.points1)):
                 grid = ((points[k][batch.valid[k]] + 0.5) * 2 / 96 - 1).view(1, 1, -1, 2)
-                both.append(torch.nn.functional.grid_sample(image[k : k + 1], grid, align_corners=False)[0, :, 0])
+                both.append(
+                    torch.nn.functional.grid_sample(image[k : k + 1], grid, align_corners=False)[0, :, 0]
+                )
             assert (both[0] - both[1]).abs().median() < 0.02
     assert len(list((tmp_path / "cache" / "160").rglob("*.safetensors"))) <= 3

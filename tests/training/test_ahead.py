@@ -73,13 +73,17 @@ def test_closing_does_not_draw_what_is_left() -> None:
     assert len(drawn) < 10
 
 
-def test_public_weights_are_found_where_torch_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_weights_are_found_where_torch_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     encoder, given = build_encoder("resnet34", levels=2), build_encoder("resnet34", levels=2)
     name = "resnet34-b627a593.pth"
     with pytest.raises(DataError, match=r"add --download to fetch https://.*resnet34-b627a593.pth"):
         load_encoder_weights(encoder, tmp_path / name, download=False)
-    with pytest.raises(WeightsError, match="other.pth does not exist"):  # not the public one: nothing to fetch
+    with pytest.raises(
+        WeightsError, match="other.pth does not exist"
+    ):  # not the public one: nothing to fetch
         load_encoder_weights(encoder, tmp_path / "other.pth", download=True)
     (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
     torch.save(given.state_dict(), tmp_path / "hub" / "checkpoints" / name)
@@ -87,7 +91,9 @@ def test_public_weights_are_found_where_torch_keeps_them(tmp_path: Path, monkeyp
     assert torch.equal(encoder.conv1.weight, given.conv1.weight)
 
 
-@pytest.mark.parametrize(("name", "encoder"), [("cdunet-published", "resnet50"), ("cdunet-published-b1", "efficientnet_b1")])
+@pytest.mark.parametrize(
+    ("name", "encoder"), [("cdunet-published", "resnet50"), ("cdunet-published-b1", "efficientnet_b1")]
+)
 def test_the_published_recipe_says_what_the_paper_says(name: str, encoder: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     loss, phase, optimiser = recipe.loss, recipe.phases[0], recipe.optimiser

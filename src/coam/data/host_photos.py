@@ -44,7 +44,9 @@ class HostPhotos:
         return torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).contiguous().float() / 255.0
 
     @staticmethod
-    def _crop(photo: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.uint8]:
+    def _crop(
+        photo: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size: int
+    ) -> npt.NDArray[np.uint8]:
         """One crop (size, size, 3); `matrix` (2, 3) leads to the photo."""
         shrink = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
         level = int(np.clip(np.round(np.log2(max(shrink, 1e-6))), 0, _LEVELS - 1))
@@ -53,9 +55,7 @@ class HostPhotos:
         if level and min(height, width) >= factor:
             # An odd last row or column is dropped, so that steps are exact.
             whole = photo[: height // factor * factor, : width // factor * factor]
-            photo = cv2.resize(
-                whole, (width // factor, height // factor), interpolation=cv2.INTER_AREA
-            )  # type: ignore[assignment]
+            photo = cv2.resize(whole, (width // factor, height // factor), interpolation=cv2.INTER_AREA)  # type: ignore[assignment]
             matrix = matrix / factor
             matrix[:, 2] += 0.5 / factor - 0.5
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP

@@ -193,7 +193,9 @@ def read_view(
 
     def decode() -> DecodedView:
         depth = _read_depth(root / str(scene.depths[index]))
-        return DecodedView(_read_photo(root / str(scene.photos[index]), (depth.shape[1], depth.shape[0])), depth)
+        return DecodedView(
+            _read_photo(root / str(scene.photos[index]), (depth.shape[1], depth.shape[0])), depth
+        )
 
     view = decode() if cache is None else cache.get(str(scene.photos[index]), decode)
     pose = torch.from_numpy(np.array(scene.poses[index], dtype=np.float64).reshape(4, 4)[:3])

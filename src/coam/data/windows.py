@@ -19,7 +19,9 @@ class CropOptions:
     zoom: tuple[float, float] = (0.5, 1.25)  # window side over the photo's shorter side, log-uniform
     max_rotation: float = 20.0  # degrees either way, each photo on its own
     shift: float = 0.2  # random shift of the window over its side
-    squash: bool = False  # instead: the whole photo, squashed to a square (as the paper's published code does)
+    squash: bool = (
+        False  # instead: the whole photo, squashed to a square (as the paper's published code does)
+    )
     candidates: int = 4  # placements tried per pair; the one with most common points is taken
 
     def __post_init__(self) -> None:

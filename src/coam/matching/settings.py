@@ -49,7 +49,9 @@ class MatcherConfig:
     # "coarse_to_fine" (CAPSNet): the best coarse cell, then the best fine one in a window around it
     search: Search = "guided"
     refinement: Refinement = "auto"  # how points in photo 1 become sub-pixel; "auto": the best the model has
-    window: float = 0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side (CAPSNet)
+    window: float = (
+        0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side (CAPSNet)
+    )
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
@@ -81,7 +83,9 @@ class MatcherConfig:
         refinement = able[0] if self.refinement == "auto" else self.refinement
         if self.search == "coarse_to_fine":
             if not capabilities.coarse_to_fine:
-                raise ConfigError("this model was not trained for coarse_to_fine; choose search guided or exact")
+                raise ConfigError(
+                    "this model was not trained for coarse_to_fine; choose search guided or exact"
+                )
             if self.grid is not None or self.ranking != "dual_softmax":
                 raise ConfigError("search coarse_to_fine compares all cells: leave grid and ranking out")
         too_fine = self.grid is None and capabilities.stride < CLOSEST_STEP

@@ -103,7 +103,9 @@ def load_aachen(root: Path, when: str = "night", release: str | None = None) -> 
     else:
         known = list(_read_poses(reference))
     names = [name for name in sorted(known) if name not in queries and (images / name).is_file()]
-    given = {name: " ".join(camera) for _, (name, *camera) in listed_lines(cameras)} if release == "1.0" else {}
+    given = (
+        {name: " ".join(camera) for _, (name, *camera) in listed_lines(cameras)} if release == "1.0" else {}
+    )
     wanted = root / "image_pairs_to_match.txt"
     pairs = _read_pairs(wanted, {*names, *queries}) if wanted.is_file() else ()
     return LocalizationScene(images, reference, names, queries, {}, given, pairs)
@@ -207,7 +209,7 @@ def evaluate_localization(
     localizer = Localizer(output / "model", matcher, reference)
     answers = []
     for name, camera in scene.queries.items():
-        photo, listed = read_photo(scene.images / name, name), _partners(scene, name, localizer.names)
+        photo, listed = read_photo(scene.images / name, name), partners(scene, name, localizer.names)
         lifted = localizer.lift(photo.path, listed) if scene.pairs else None
         answers.append(localizer.locate(photo, camera, lifted=lifted))
         say(f"{name}: {answers[-1].inliers} inliers {answers[-1].reason}")
@@ -238,7 +240,7 @@ def evaluate_localization(
     return report
 
 
-def _partners(scene: LocalizationScene, query: str, names: list[str]) -> list[str]:
+def partners(scene: LocalizationScene, query: str, names: list[str]) -> list[str]:
     """Photos of the model that the list of pairs wants matched with a query."""
     listed = [a if b == query else b for a, b in scene.pairs if query in (a, b)]
     return [name for name in dict.fromkeys(listed) if name in names]

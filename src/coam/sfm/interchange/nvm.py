@@ -47,7 +47,9 @@ def _photos(path: Path, lines: Iterator[list[str]]) -> Iterator[NvmPhoto]:
             if len(values) < 8 or not np.isfinite(values).all():
                 raise ValueError
         except ValueError as error:
-            raise DataError(f"{path.name}: the line of a photo is damaged ({words[:2]}); get it again") from error
+            raise DataError(
+                f"{path.name}: the line of a photo is damaged ({words[:2]}); get it again"
+            ) from error
         yield NvmPhoto(words[0].removeprefix("./"), quaternion, centre)  # type: ignore[arg-type]
 
 
