@@ -1,6 +1,6 @@
-"""Pairs a second that the MegaDepth loader gives: as it was, filling its cache, and from the cache.
+"""CPU time of a pair in the MegaDepth loader: as it was, with crops by OpenCV, and from its cache.
 
-    python tools/loader_throughput.py [--photo PHOTO.jpg] [--workers 2] [--pairs 24] [-o docs/results/loader.json]
+    python tools/loader_throughput.py [--photo PHOTO.jpg] [--pairs 16] [-o docs/results/loader.json]
 
 The tree is made for the purpose, in MegaDepth's layout: photos of 1600 x 1200 pixels (JPEG, quality 92) and
 depth maps of the same size (gzip, as MegaDepth's), so that decoding costs what it costs there.
@@ -11,18 +11,21 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 import torch
+from docs_tables import Result
 from PIL import Image
 
 from coam import __version__, samples
+from coam.data import megadepth
+from coam.data.device_photos import DevicePhotos
 from coam.data.megadepth import MegaDepthPairs
 from coam.data.windows import CropOptions
-from coam.evaluation.runner import environment
-from coam.store.atomic import write_json
 
 SIZE = (1600, 1200)
 PHOTOS = 8
@@ -67,32 +70,41 @@ def write_tree(root: Path, photo: Path, photos: int = PHOTOS, size: tuple[int, i
     )
 
 
-def rate(source: MegaDepthPairs, pairs: int, batch: int, seed: int) -> float:
-    """Pairs a second, of batches at 256 px with 512 points."""
+def cost(source: MegaDepthPairs, pairs: int, seed: int, batch: int = 8) -> float:
+    """CPU seconds of a pair, of batches at 256 px with 512 points."""
     generator = torch.Generator().manual_seed(seed)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(pairs // batch):
         source.sample(batch, 256, 512, generator)
-    return pairs / (time.perf_counter() - started)
+    return (time.process_time() - started) / pairs
 
 
-def measure(photo: Path, workers: int, pairs: int) -> dict[str, float]:
-    """The rates of the loader's ways."""
+@contextmanager
+def pyramids_of_whole_photos() -> Iterator[None]:
+    """The loader as it was before crops were made by OpenCV."""
+    now = megadepth.HostPhotos
+    megadepth.HostPhotos = DevicePhotos  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        megadepth.HostPhotos = now  # type: ignore[misc]
+
+
+def measure(photo: Path, pairs: int) -> dict[str, float]:
+    """CPU seconds a pair of the loader's ways."""
     squash = CropOptions(squash=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_tree(root, photo)
-        plain = MegaDepthPairs(root, workers=workers, crop=squash)
-        found = {"decoded each time": rate(plain, pairs, 8, 0)}
-        cached = MegaDepthPairs(root, workers=workers, crop=squash, cache="cache")
-        found["filling the cache (8 photos)"] = rate(cached, 8, 8, 1)
-        rate(cached, 2 * pairs, 8, 2)  # whatever was not drawn yet
-        found["from the cache, squashed"] = rate(cached, 4 * pairs, 8, 3)
-        crops = MegaDepthPairs(root, workers=workers, cache="cache")
-        found["from the cache, crops"] = rate(crops, 4 * pairs, 8, 4)
-        smaller = MegaDepthPairs(root, workers=workers, crop=squash, cache="cache", cache_side=384)
-        rate(smaller, 2 * pairs, 8, 5)
-        found["from a cache of 384 px, squashed"] = rate(smaller, 4 * pairs, 8, 6)
+        found = {}
+        with pyramids_of_whole_photos():
+            found["before: photos decoded each time, pyramids made"] = cost(MegaDepthPairs(root), pairs, 0)
+        found["photos decoded each time, crops by OpenCV"] = cost(MegaDepthPairs(root), pairs, 0)
+        for side in (640, 384):
+            cached = MegaDepthPairs(root, crop=squash, cache="cache", cache_side=side)
+            cost(cached, 4 * pairs, 1)  # fills it
+            found[f"from the cache of {side} px, squashed to 256 (the recipe)" if side == 640 else f"from a cache of {side} px, squashed"] = cost(cached, 4 * pairs, 2)
+        found["from the cache of 640 px, random crops"] = cost(MegaDepthPairs(root, cache="cache"), 4 * pairs, 3)
     return found
 
 
@@ -101,22 +113,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--photo", type=Path, help="a photo to be seen; default: the bundled one")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = measure(options.photo or samples.motorcycle().left, options.workers, options.pairs)
-    for name, value in found.items():
-        days = STEPS * BATCH / value / 86400
-        print(f"{name:36s} {value:8.1f} pairs/s   {days:5.1f} days for {STEPS:,} steps of {BATCH}")
+    rows = []
+    for name, seconds in measure(options.photo or samples.motorcycle().left, options.pairs).items():
+        rows.append([name, f"{1000 * seconds:.0f}", f"{STEPS * BATCH * seconds / 86400:.1f}"])
+        print(rows[-1], flush=True)
     if options.output is not None:
-        content = {
-            "command": f"python tools/loader_throughput.py --workers {options.workers}",
-            "version": __version__, "weights": None, "environment": environment(),
-            "pairs_per_second": {name: round(value, 1) for name, value in found.items()},
-        }  # fmt: skip
-        write_json(options.output, content, indent=1)
+        columns = ["loader", "CPU ms a pair", f"core-days for {STEPS:,} steps of {BATCH}"]
+        Result("python tools/loader_throughput.py", __version__, {}, columns, rows).save(options.output)
 
 
 if __name__ == "__main__":
