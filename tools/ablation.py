@@ -194,7 +194,7 @@ COLUMNS = (
 
 
 def short(text: str) -> str:
-    """As the page has it: "0.592 seeds 0.580 0.604" -> ".592 (.580, .604)", "0.564 -0.028 [..]" -> ".564, -.028 [..]"."""
+    """As the page has it: ".592 (.580, .604)" of "0.592 seeds 0.580 0.604", ".564, -.028 [..]" of others."""
     mean, _, rest = re.sub(r"\b0\.", ".", text).partition(" ")
     if rest.startswith("seeds "):
         return f"{mean} ({', '.join(rest.split()[1:])})"

@@ -33,7 +33,9 @@ class Result:
 
     command: str  # that wrote it, or who measured it
     version: str  # of coam
-    weights: dict[str, str]  # model -> SHA-256 of its file, or words where that is not known; empty: none matters
+    weights: dict[
+        str, str
+    ]  # model -> SHA-256 of its file, or words where that is not known; empty: none matters
     columns: list[str]
     rows: list[list[str]]
 
@@ -48,7 +50,9 @@ def read_result(path: Path) -> Result:
     result = Result(**{key: content[key] for key in Result.__dataclass_fields__})
     for row in result.rows:
         if len(row) != len(result.columns):
-            raise SystemExit(f"{path.name}: the row {row[0]!r} has {len(row)} cells, not {len(result.columns)}")
+            raise SystemExit(
+                f"{path.name}: the row {row[0]!r} has {len(row)} cells, not {len(result.columns)}"
+            )
     return result
 
 
@@ -73,7 +77,11 @@ def stamp(result: Result) -> str:
 def pages() -> list[Path]:
     """README and docs, and the model cards."""
     cards = REPOSITORY / "src" / "coam" / "weights"
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), *sorted(cards.glob("*.md"))]
+    return [
+        REPOSITORY / "README.md",
+        *sorted((REPOSITORY / "docs").glob("*.md")),
+        *sorted(cards.glob("*.md")),
+    ]
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
@@ -88,7 +96,11 @@ def filled(text: str, results: Path = RESULTS) -> str:
 
 def differing() -> list[Path]:
     """Pages whose tables are not those of their sources."""
-    return [page for page in pages() if filled(page.read_text(encoding="utf-8")) != page.read_text(encoding="utf-8")]
+    return [
+        page
+        for page in pages()
+        if filled(page.read_text(encoding="utf-8")) != page.read_text(encoding="utf-8")
+    ]
 
 
 def main() -> None:

@@ -103,8 +103,14 @@ def measure(photo: Path, pairs: int) -> dict[str, float]:
         for side in (640, 384):
             cached = MegaDepthPairs(root, crop=squash, cache="cache", cache_side=side)
             cost(cached, 4 * pairs, 1)  # fills it
-            found[f"from the cache of {side} px, squashed to 256 (the recipe)" if side == 640 else f"from a cache of {side} px, squashed"] = cost(cached, 4 * pairs, 2)
-        found["from the cache of 640 px, random crops"] = cost(MegaDepthPairs(root, cache="cache"), 4 * pairs, 3)
+            found[
+                f"from the cache of {side} px, squashed to 256 (the recipe)"
+                if side == 640
+                else f"from a cache of {side} px, squashed"
+            ] = cost(cached, 4 * pairs, 2)
+        found["from the cache of 640 px, random crops"] = cost(
+            MegaDepthPairs(root, cache="cache"), 4 * pairs, 3
+        )
     return found
 
 

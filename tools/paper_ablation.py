@@ -3,10 +3,10 @@
     python tools/paper_ablation.py train MEGADEPTH RUNS         # four models by the published recipe; goes on
     python tools/paper_ablation.py table DATA OUT --runs RUNS   # the table, from whatever data DATA holds
     python tools/paper_ablation.py table DATA OUT --model full=MODEL.safetensors [--model nce=...]
-    make paper-ablation DATA=FOLDER [MODEL=...]                 # the same, with models in FOLDER/runs
+    make paper-ablation DATA=FOLDER RUNS=RUNS                   # the same
 
-DATA: a folder in HPatches layout, in MegaDepth's (scene_info/; held-out scenes are measured by depth), one that
-holds *pairs_with_gt.txt (YFCC100M, ScanNet), or a folder of such folders. Rows whose model is not there are
+DATA: a folder in HPatches layout, in MegaDepth's (scene_info/; held-out scenes are measured by depth), one
+that holds *pairs_with_gt.txt (YFCC100M, ScanNet), or a folder of such folders. Rows without a model are
 left out, by name. Rows that differ at test time only use the model `full`. OUT gets the matches (a killed run
 goes on), and table.json and table.md.
 """
@@ -220,7 +220,10 @@ def table_text(content: dict[str, Any]) -> str:
         heads = list(dict.fromkeys(key for figures in here.values() for key in figures))
         lines += [f"{name}, {subset}", "", "| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
         for variant, figures in here.items():
-            cells = [f"{figures[key]['value']:.3f}" if key != "matches" else f"{figures[key]['value']:.0f}" for key in heads]
+            cells = [
+                f"{figures[key]['value']:.3f}" if key != "matches" else f"{figures[key]['value']:.0f}"
+                for key in heads
+            ]
             lines.append(f"| {variant} | " + " | ".join(cells) + " |")
         lines.append("")
     if content["missing_models"]:
@@ -238,7 +241,9 @@ def find_models(runs: Path | None, given: list[str]) -> dict[str, Path]:
     for assignment in given:
         name, equals, path = assignment.partition("=")
         if not equals or name not in known:
-            raise ConfigError(f"--model {assignment}: wanted NAME=FILE with one of {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"--model {assignment}: wanted NAME=FILE with one of {', '.join(sorted(known))}"
+            )
         models[name] = Path(path)
     if not models:
         raise DataError("there is no model: train with `train`, or give --model full=FILE.safetensors")

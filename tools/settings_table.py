@@ -1,4 +1,4 @@
-"""What single settings of the matching are worth: the tables "Settings" of docs/reproduce.md and docs/capsnet.md.
+"""What single settings of the matching are worth: tables of docs/reproduce.md and docs/capsnet.md.
 
     python tools/settings_table.py DEV_HOMOGRAPHY OUT      # OUT keeps the matches; a killed run goes on
 

@@ -180,7 +180,7 @@ def test_identical_descriptors_keep_finite_gradients() -> None:
 
 
 def test_literal_info_nce_by_hand() -> None:
-    """Two points: one sure (probability .9), one lost (.1). Minus the log of the mean, not the mean of logs."""
+    """Two points, one sure (probability .9), one lost (.1): the log of the mean, not the mean of the logs."""
     positive, scale = tensor([[1.0, 0.0]]), math.log(9.0)
     negative = tensor([[[0.0], [1.0]]])
     valid = everything(1, 2)

@@ -40,10 +40,10 @@ def test_the_papers_refinement_weighs_by_similarity_and_score():
 
 
 def test_without_the_score_the_ranking_is_the_scalar_product():
-    """The paper's "w/o conf": the same descriptors, c_kl = <d_k, d_l>; the score changes no pair and no rank."""
+    """The paper's "w/o conf": the same descriptors, c_kl = <d_k, d_l>; the score changes nothing."""
     first = toy([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], [0.9, 0.1, 0.5])
     second = toy([[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [1.0, 0.2, 0.3])
-    bare = dict(refinement="none", min_distinctiveness=0.0, min_score=0.0, crowding=1.0)
+    bare = {"refinement": "none", "min_distinctiveness": 0.0, "min_score": 0.0, "crowding": 1.0}
     found = DenseMatching(MatcherConfig(ranking="similarity", **bare), 20.0).between(first, second)
     # Products: [.8 0 1], [.6 1 0], [.96 .8 .6]; mutual: 0-2 (1), 1-1 (1), 2-0 (.96).
     assert sorted(zip(found.index0.tolist(), found.index1.tolist(), strict=True)) == [(0, 2), (1, 1), (2, 0)]

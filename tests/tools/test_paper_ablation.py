@@ -1,4 +1,4 @@
-"""The road to the paper's model, dry: train by the published recipe, evaluate, ablate on a generated MegaDepth."""
+"""The road to the paper's model, dry: train by its recipe, evaluate, ablate on a generated MegaDepth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tools import paper_ablation
 from tools.paper_ablation import find_data, find_models, load_depth, score_depth, table_text, trained
 
 from coam.data.megadepth import read_split
@@ -18,6 +17,7 @@ from coam.models.registry import build_model, load_model, save_model
 from coam.training.config import load_recipe
 from support.megadepth_tree import write_scene
 from support.simple_matchers import matches_of
+from tools import paper_ablation
 
 VALID = read_split("valid")[0]
 
@@ -45,7 +45,7 @@ def test_matches_are_judged_by_depth(tmp_path: Path) -> None:
     start, end = grid[0][true.valid[0]].numpy(), true.points1[0][true.valid[0]].numpy()
     row = score_depth(pair, matches_of(start, end, (200, 160)))
     assert (row["mma@1"], row["judged"]) == (1.0, len(start))
-    row = score_depth(pair, matches_of(start, end + [4.0, 0], (200, 160)))
+    row = score_depth(pair, matches_of(start, end + np.array([4.0, 0]), (200, 160)))
     assert (row["mma@3"], row["mma@5"]) == (0.0, 1.0)
     hidden = grid[0][(true.occluded | true.outside)[0]].numpy()
     assert len(hidden) > 0
@@ -70,16 +70,36 @@ def test_data_and_models_are_found(hpatches_root: Path, tmp_path: Path) -> None:
 def small_model(path: Path, **changes: object) -> Path:
     """The paper's network with a small encoder and decoder, and random weights."""
     torch.manual_seed(0)
-    config = {"encoder": "efficientnet_lite1", "decoder_widths": [16, 16, 16, 16, 16], "projected_channels": [8, 8]}
+    config = {
+        "encoder": "efficientnet_lite1",
+        "decoder_widths": [16, 16, 16, 16, 16],
+        "projected_channels": [8, 8],
+    }
     return save_model(build_model("cdunet", config | changes), path, path.stem)
 
 
-def test_the_table_of_saved_models(hpatches_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_saved_models(
+    hpatches_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = small_model(tmp_path / "full.safetensors")
     out = tmp_path / "out"
-    arguments = ["table", str(hpatches_root), str(out), "--model", f"full={model}", "--limit", "1", "--device", "cpu"]
+    arguments = [
+        "table",
+        str(hpatches_root),
+        str(out),
+        "--model",
+        f"full={model}",
+        "--limit",
+        "1",
+        "--device",
+        "cpu",
+    ]
     few = tuple(v for v in paper_ablation.VARIANTS if v.name in ("ours", "ours w/o conf", "ours (ref)"))
-    monkeypatch.setattr(paper_ablation, "VARIANTS", tuple(replace(v, options=v.options | {"resolution": 64, "grid": 16}) for v in few))
+    monkeypatch.setattr(
+        paper_ablation,
+        "VARIANTS",
+        tuple(replace(v, options=v.options | {"resolution": 64, "grid": 16}) for v in few),
+    )
     paper_ablation.main(arguments)
     content = json.loads((out / "table.json").read_text())
     assert list(content["rows"]) == ["ours", "ours w/o conf", "ours (ref)"]
@@ -113,17 +133,25 @@ def walk_the_road(root: Path, runs: Path, only: tuple[str, ...], steps: int, siz
 
 def test_the_road_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One scene, one step, the row of the full model: the same commands as below."""
-    monkeypatch.setattr(paper_ablation, "VARIANTS", (replace(paper_ablation.VARIANTS[0], options={"resolution": 64, "grid": 16}),))
+    monkeypatch.setattr(
+        paper_ablation,
+        "VARIANTS",
+        (replace(paper_ablation.VARIANTS[0], options={"resolution": 64, "grid": 16}),),
+    )
     small = load_recipe("cdunet-published")
     config = {"encoder": "efficientnet_lite1", "decoder_widths": (16, 16, 16, 16, 16)}
-    monkeypatch.setattr(paper_ablation, "load_recipe", lambda name: replace(small, model=replace(small.model, config=config), log_every=1))
+    monkeypatch.setattr(
+        paper_ablation,
+        "load_recipe",
+        lambda name: replace(small, model=replace(small.model, config=config), log_every=1),
+    )
     found = walk_the_road(generated_megadepth(tmp_path / "MegaDepth", 1), tmp_path / "runs", ("full",), 1, 64)
     assert found["ours"] > 0
 
 
 @pytest.mark.slow
 def test_the_whole_road_on_twenty_scenes(tmp_path: Path) -> None:
-    """Train, evaluate and ablate CD-UNet (ResNet50, EfficientNet-B1) by the published recipe, a few steps each."""
+    """Train, evaluate and ablate CD-UNet (ResNet50, EfficientNet-B1) by the published recipe, a few steps."""
     root = generated_megadepth(tmp_path / "MegaDepth", 20)
     models = ("full", "no-conditioning", "b1", "nce")
     found = walk_the_road(root, tmp_path / "runs", models, 3, 64)

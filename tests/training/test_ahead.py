@@ -79,10 +79,10 @@ def test_public_weights_are_found_where_torch_keeps_them(
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     encoder, given = build_encoder("resnet34", levels=2), build_encoder("resnet34", levels=2)
     name = "resnet34-b627a593.pth"
-    with pytest.raises(DataError, match=r"add --download to fetch https://.*resnet34-b627a593.pth"):
+    with pytest.raises(DataError, match=r"add --download to fetch https://.*resnet34-b627a593\.pth"):
         load_encoder_weights(encoder, tmp_path / name, download=False)
     with pytest.raises(
-        WeightsError, match="other.pth does not exist"
+        WeightsError, match=r"other\.pth does not exist"
     ):  # not the public one: nothing to fetch
         load_encoder_weights(encoder, tmp_path / "other.pth", download=True)
     (tmp_path / "hub" / "checkpoints").mkdir(parents=True)

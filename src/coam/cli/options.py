@@ -40,6 +40,7 @@ def require_trained(model: str | None, allow_untrained: bool = False) -> None:
     trained = ", ".join(name for name in MODELS if packaged_weights(name) is not None)
     raise WeightsError(
         f"{model} has no trained weights here, so its answers would be noise; choose one of {trained}, "
-        f"give a .safetensors file, train it (coam train {RECIPE_OF.get(str(model), model)} --data ROOT -o RUN), "
+        "give a .safetensors file, train it "
+        f"(coam train {RECIPE_OF.get(str(model), model)} --data ROOT -o RUN), "
         "or add --allow-untrained"
     )

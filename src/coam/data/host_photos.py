@@ -1,8 +1,7 @@
 """Two photos of one pair in host memory, and crops of them: what a pair that is read from disk needs.
 
-`DevicePhotos` builds pyramids once and crops from them many times, on any device. Photos that are read for one
-pair are cropped once, so that only the pyramid level that is needed is made, and OpenCV crops from it: a
-twentieth of the time.
+`DevicePhotos` builds pyramids once and crops from them many times, on any device. Photos that are read for
+one pair are cropped once, so that only the pyramid level that is needed is made, and OpenCV crops from it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def shrink(view: DecodedView, side: int) -> DecodedView:
 
 
 class ViewCache:
-    """Views by name, decoded by `read` when they are asked for the first time; a file each, below `folder`."""
+    """Views by name, decoded by `read` when they are asked for first; a file each, below `folder`."""
 
     def __init__(self, folder: Path, side: int) -> None:
         """side: longest side in pixels of what is kept."""

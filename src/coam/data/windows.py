@@ -122,7 +122,7 @@ def inside_crop(points: Tensor, size: int, margin: float = 0.0) -> Tensor:
 
 
 def enlargement(source_from_crop: Tensor) -> Tensor:
-    """How many crop pixels one photo pixel is, (B,), for maps (B, 2, 3); along the axis where that is most."""
+    """How many crop pixels a photo pixel is, (B,), for maps (B, 2, 3); along the axis where that is most."""
     photo_pixels_per_crop_pixel: Tensor = torch.linalg.vector_norm(source_from_crop[:, :, :2], dim=1)
     return 1.0 / photo_pixels_per_crop_pixel.amin(-1)
 

@@ -1,7 +1,8 @@
 """CAPSNet's search: the coarse map chooses a place in the other photo, the fine map is compared around it.
 
-The answer of a point is, as in CAPSNet's training, the expected position under the softmax of fine similarities
-in a window around the best coarse cell; the best fine cell of that window is what mutual matches are made of.
+The answer of a point is, as in CAPSNet's training, the expected position under the softmax of fine
+similarities in a window around the best coarse cell; the best fine cell there is what mutual matches are
+made of.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def coarse_to_fine(
 ) -> FineAnswers:
     """Answers of K points with unit descriptors query (K, D) and coarse_query (K, C).
 
-    fine_map (D, H, W) with cells every `stride` pixels, coarse_map (C, h, w) every `COARSE_STRIDE`; the window
+    fine_map (D, H, W) with cells every `stride` pixels, coarse_map (C, h, w) every `COARSE_STRIDE`; a window
     holds the cells at most `reach` pixels in x and y from the centre of the chosen coarse cell (at least one
     stride, so that some cell is always in it).
     """

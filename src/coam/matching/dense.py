@@ -366,7 +366,7 @@ class CoarseToFineMatching(DenseMatching):
         return sides[0], sides[1], Proposals(index0, index1, probability, counts)
 
     def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
-        """The expected position in photo 1 of each of points0 (K, 2), in order, as CAPSNet's training has it."""
+        """The expected position in photo 1 of each of points0 (K, 2), in order, as in CAPSNet's training."""
         found = self._seek_fine(dense0, dense1, points0)
         score = found.probability.clamp(0, 1)
         order = torch.arange(len(score), device=score.device)

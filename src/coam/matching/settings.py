@@ -41,17 +41,15 @@ class MatcherConfig:
     min_score: float = 0.001  # matches below it are left out; on hard pairs weak ones are still worth having
     min_distinctiveness: float = 0.02  # positions below it (sky, water, seen in one photo) are not compared
     crowding: float = 0.99  # below 1: what lies where many better ones lie is chosen less; 1: only the score
-    # "paper": eq. 2, the score folded into the similarity; "similarity": eq. 2 without the score (the paper's
-    # "w/o conf")
+    # "paper": eq. 2, the score folded into the similarity; "similarity": eq. 2 without it (the "w/o conf" of
+    # the paper)
     ranking: Ranking = "dual_softmax"
     # "guided": positions are compared where coarse descriptors allow a match; "exact": all with all. Where
-    # guiding does not apply (eq. 2, a `grid`, no coarse descriptors) and in fused kernels the search is exact.
+    # guiding does not apply (eq. 2, a `grid`, no coarse descriptors) and in fused kernels it is exact.
     # "coarse_to_fine" (CAPSNet): the best coarse cell, then the best fine one in a window around it
     search: Search = "guided"
     refinement: Refinement = "auto"  # how points in photo 1 become sub-pixel; "auto": the best the model has
-    window: float = (
-        0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side (CAPSNet)
-    )
+    window: float = 0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns

@@ -71,7 +71,7 @@ class DepthPair(EvaluationPair):
 
 
 def load_stylization(root: Path, *, scenes: str = "test", count: int = 400) -> list[EvaluationPair]:
-    """The pairs of MegaDepth, of a folder in HPatches layout, or of sub-folders in that layout, each a subset.
+    """The pairs of MegaDepth, of a folder in HPatches layout, or of such sub-folders, each a subset.
 
     scenes: of MegaDepth, a split or scene ids with commas; count: so many of their pairs, drawn at random.
     """
@@ -104,7 +104,7 @@ def _depth_pairs(root: Path, scenes: str, count: int) -> list[EvaluationPair]:
 def corresponding_by_depth(
     root: Path, scene: Scene, first: int, second: int, size0: Size, size1: Size
 ) -> tuple[Array, Array]:
-    """Grid positions (N, 2) of a photo of `size0` and where they lie (N, 2) in another, where both show them."""
+    """Grid positions (N, 2) of a photo of `size0` and their places (N, 2) in another that shows them too."""
     (_, view0), (_, view1) = (read_view(root, scene, k) for k in (first, second))
     (height0, width0), (height1, width1) = (view.depth.shape[-2:] for view in (view0, view1))
     step = max(1, width0 // COLUMNS)

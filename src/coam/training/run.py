@@ -86,7 +86,8 @@ def load_encoder_weights(encoder: Encoder, path: Path, download: bool) -> None:
         load_pretrained(encoder, download=True)
     else:
         raise DataError(
-            f"{path}: not there, and not at {public}; add --download to fetch {encoder.public_url}, or put it there"
+            f"{path}: not there, and not at {public}; put it there, or add --download to fetch"
+            f" {encoder.public_url}"
         )
 
 
@@ -163,7 +164,7 @@ class Step:
         # Batches that are read from disk are drawn while the network learns from the one before.
         self.ahead = None if source.recordable else Ahead(self._draw)
         if self.ahead is not None:
-            # The precision of products is a setting of the whole process; a thread may not switch it to and fro.
+            # The precision of products is a setting of the whole process: a thread may not switch it.
             torch.set_float32_matmul_precision("highest")
         self.phase: Phase | None = None
         self.graph: Any = None

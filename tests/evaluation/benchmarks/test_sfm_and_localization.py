@@ -186,7 +186,8 @@ def write_nvm(root: Path) -> None:
     """Aachen v1.0's files: two database photos that share one point."""
     (root / "3D-models").mkdir(exist_ok=True)
     (root / "3D-models" / "aachen_cvpr2018_db.nvm").write_text(
-        "NVM_V3\n\n2\n./db/1.jpg 200 1 0 0 0 1 2 3 -0.1 0\ndb/2.jpg 210 0.70710678 0 0.70710678 0 4 0 0 0 0\n\n1\n"
+        "NVM_V3\n\n2\n./db/1.jpg 200 1 0 0 0 1 2 3 -0.1 0\n"
+        "db/2.jpg 210 0.70710678 0 0.70710678 0 4 0 0 0 0\n\n1\n"
         "0.5 0.25 9 10 20 30 2 0 5 -3 4 1 7 10.5 -2\n\n0\n"
     )
     (root / "3D-models" / "database_intrinsics.txt").write_text(
@@ -224,7 +225,7 @@ def test_aachen_v1_0(tmp_path: Path) -> None:
     first = next(image for image in model.images.values() if image.name == "db/1.jpg")
     assert first.points2D[0].xy.tolist() == [80 - 3, 60 + 4]  # .nvm counts from the middle of the photo
     assert list(model.cameras[first.camera_id].params) == [200, 80, 60, 0.1]
-    with pytest.raises(DataError, match="lacks 3D-models/aachen_v_1_1; get Aachen Day-Night v1.1"):
+    with pytest.raises(DataError, match=r"lacks 3D-models/aachen_v_1_1; get Aachen Day-Night v1\.1"):
         load_aachen(tmp_path, release="1.1")
     with pytest.raises(ConfigError, match=r"choose 1.1 or 1.0"):
         load_aachen(tmp_path, release="2")

@@ -93,8 +93,8 @@ def test_the_warp_is_asked_at_the_hand_points_in_both_directions(wxbs_root: Path
         """Warps that move everything by 30 px to the right, and back by 28."""
 
         def warp(self, image0: Path, image1: Path) -> SimpleNamespace:
-            forward = SimpleNamespace(at=lambda points: (points + [30.0, 0], np.ones(len(points))))
-            backward = SimpleNamespace(at=lambda points: (points - [28.0, 0], np.ones(len(points))))
+            forward = SimpleNamespace(at=lambda points: (points + np.array([30.0, 0]), np.ones(len(points))))
+            backward = SimpleNamespace(at=lambda points: (points - np.array([28.0, 0]), np.ones(len(points))))
             return SimpleNamespace(forward=forward, backward=backward)
 
     (row,) = measure_wxbs_warp(Shift(), load_wxbs(wxbs_root))

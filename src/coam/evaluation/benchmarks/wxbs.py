@@ -52,7 +52,7 @@ WHERE = (
 
 
 def load_wxbs(root: Path, *, test_only: bool = False) -> list[EvaluationPair]:
-    """Pairs of every folder below `root` that holds corrs.txt; `test_only` leaves the validation scenes out."""
+    """Pairs of every folder below `root` with corrs.txt; `test_only` leaves the validation scenes out."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder. {WHERE}")
     listings = sorted([*root.glob("*/corrs.txt"), *root.glob("*/*/corrs.txt")])

@@ -1,10 +1,10 @@
 """VisualSFM's .nvm models as COLMAP text models: the form in which Aachen Day-Night v1.0 is distributed.
 
-An .nvm file (NVM_V3) lists photos (name, focal length, rotation as a quaternion, camera centre, distortion, 0)
-and points (position, colour, observations: photo, keypoint, x, y). Its own intrinsics are left alone: Aachen's
-come as a list of their own, one "NAME MODEL WIDTH HEIGHT PARAMS" per photo. Where photos observe a point is
-kept (which pairs share points says what is worth matching); keypoints of VisualSFM are relative to the image
-centre, so their places are shifted by the principal point of half the image.
+An .nvm file (NVM_V3) lists photos (name, focal length, rotation as a quaternion, camera centre, distortion,
+0) and points (position, colour, observations: photo, keypoint, x, y). Its own intrinsics are left alone:
+Aachen's come as a list of their own, one "NAME MODEL WIDTH HEIGHT PARAMS" per photo. Where photos observe a
+point is kept (which pairs share points says what is worth matching); keypoints of VisualSFM are relative to
+the middle of the photo.
 """
 
 from __future__ import annotations
