@@ -55,7 +55,7 @@ def coarse_to_fine(
     # Points that chose one coarse cell share a window: one product for all of them.
     order = chosen.argsort(stable=True)
     cells, counts = torch.unique_consecutive(chosen[order], return_counts=True)
-    for cell, members in zip(cells.tolist(), order.split(counts.tolist()), strict=True):
+    for cell, members in zip(cells.tolist(), torch.split(order, counts.tolist()), strict=True):
         left, right = _span(float(centres[cell, 0]), reach, stride, columns)
         top, bottom = _span(float(centres[cell, 1]), reach, stride, rows)
         near = places[top:bottom, left:right].reshape(-1, 2)
