@@ -46,7 +46,7 @@ class Result:
 
 def read_result(path: Path) -> Result:
     """The source of a table; a row of another length than the columns is an error."""
-    content: dict[str, Any] = read_json(path, dict, "write it with the command in docs/results/README.md")
+    content: dict[str, Any] = read_json(path, dict, "tools/docs_tables.py says what it holds")
     result = Result(**{key: content[key] for key in Result.__dataclass_fields__})
     for row in result.rows:
         if len(row) != len(result.columns):

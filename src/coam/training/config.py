@@ -23,8 +23,8 @@ OBJECTIVES: dict[str, str] = {
     "grid": "coam.training.objective:CorrespondenceObjective",
     "dual_softmax": "coam.training.objective:CorrespondenceObjective",
     "nce": "coam.training.objective:CorrespondenceObjective",
-    "nce_literal": "coam.training.objective:CorrespondenceObjective",
     "hinge": "coam.training.objective:CorrespondenceObjective",
+    "nce_literal": "coam.training.objective:CorrespondenceObjective",
     "epipolar": "coam.capsnet.objective:EpipolarObjective",
 }
 
