@@ -67,10 +67,12 @@ def stamp(result: Result) -> str:
     """Command, version and weights of a table, in one line."""
     parts = [f"coam {result.version}"]
     for model, digest in result.weights.items():
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):  # not recorded: what is known stands there in words
+            parts.append(f"weights {model} {digest}")
+            continue
         now = packaged_weights(model)
         same = now is not None and hashlib.sha256(now.read_bytes()).hexdigest() == digest
-        known = f"{digest[:8]}" if re.fullmatch(r"[0-9a-f]{64}", digest) else digest
-        parts.append(f"weights {model} {known}" + ("" if same else " (not those in the package now)"))
+        parts.append(f"weights {model} {digest[:8]}{'' if same else ', not those in the package now'}")
     return f"<sub>{result.command}; {'; '.join(parts)}.</sub>"
 
 
