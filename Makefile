@@ -17,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: docs notebooks ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: docs notebooks ablation paper-ablation docs-tables card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -51,6 +51,13 @@ train-smoke: $(VENV)/.dev ## train a tiny network on the bundled photos (CPU, a 
 
 ablation: $(VENV)/.dev ## what conditioning, score and loss are worth: the table from saved runs
 	@$(BIN)/python tools/ablation.py table docs/ablation
+
+paper-ablation: $(VENV)/.dev ## the paper's ablations: make paper-ablation DATA=FOLDER [RUNS=FOLDER] [ARGS="--model full=FILE"]
+	@$(BIN)/python tools/paper_ablation.py table $(or $(DATA),$(error say where the data lies: make paper-ablation DATA=FOLDER)) \
+	  out/paper-ablation $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
+docs-tables: $(VENV)/.dev ## the tables of README and docs from docs/results/*.json
+	@$(BIN)/python tools/docs_tables.py
 
 card: $(VENV)/.dev ## the figures of the model card: make card DATA=FOLDER (tools/card_figures.py says what it may hold)
 	@$(BIN)/python tools/card_figures.py $(or $(DATA),$(error say where the data lies: make card DATA=FOLDER)) out/card $(ARGS)

@@ -2,6 +2,7 @@
 
     python tools/ablation.py run DATA RUNS [--seeds 2]     # on a GPU; goes on where it was stopped
     python tools/ablation.py table docs/ablation           # `make ablation`: the table from saved figures
+    python tools/ablation.py table docs/ablation --result docs/results/ablation.json   # for the page
 
 `run` leaves RUNS/VARIANT-SEED.json with the figures of every pair; those that docs show are in docs/ablation.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from docs_tables import Result
 from torch import Tensor
 
 from coam.data.mixture import Mixture
@@ -176,21 +179,61 @@ def _one(dense: DenseDescriptors, index: int) -> DenseDescriptors:
 # ---- the table
 
 
+ROWS = {
+    "full": "full (seeds 1, 2)",
+    "no-conditioning": "without conditioning: the co-attention blocks look at their own photo",
+    "no-score": "without score",
+    "nce": "InfoNCE instead of the cross entropy over all cells",
+    "hinge": "the paper's hinge",
+}
+COLUMNS = (
+    "", "planes: one photo, tilted up to 50 degrees, zoomed up to 2.5",
+    "worlds: 3D scenes of planes, cameras up to 40 degrees apart",
+    "seasons: August and February of one webcam, in such worlds", "visible and thermal, tilted",
+)  # fmt: skip
+
+
+def short(text: str) -> str:
+    """As the page has it: ".592 (.580, .604)" of "0.592 seeds 0.580 0.604", ".564, -.028 [..]" of others."""
+    mean, _, rest = re.sub(r"\b0\.", ".", text).partition(" ")
+    if rest.startswith("seeds "):
+        return f"{mean} ({', '.join(rest.split()[1:])})"
+    return f"{mean}, {rest}" if rest else mean
+
+
+def result(folder: Path) -> Result:
+    """The table as the source of the one in docs/reproduce.md."""
+    found = cells(folder)
+    rows = [[ROWS[name], *(short(text) for text in row)] for name, row in found.items()]
+    return Result(
+        "python tools/ablation.py run DATA RUNS (ten runs of 72 s on one H200), then table docs/ablation",
+        "0.1.0", {}, list(COLUMNS), rows,
+    )  # fmt: skip
+
+
 def table(folder: Path) -> str:
     """Mean accuracy at `SHOWN` pixels of every variant and set, and its difference to `full`."""
+    lines = [
+        f"share of the best matches within {SHOWN:g} px; difference to full with its 95 % interval over pairs"
+    ]
+    lines.append(f"{'':18s}" + "".join(f"{key:>32s}" for key in SETS))
+    for name, row in cells(folder).items():
+        lines.append(f"{name:18s}" + "".join(f"{text:>32s}" for text in row))
+    return "\n".join(lines)
+
+
+def cells(folder: Path) -> dict[str, list[str]]:
+    """Variant -> its figure on every set, and its difference to `full`."""
     entries = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if not entries:
         raise SystemExit(
             f"{folder} holds no figures; make them with: python tools/ablation.py run DATA {folder}"
         )
     names = list(dict.fromkeys(entry["variant"] for entry in entries))
-    names.sort(key=lambda name: name != "full")
-    lines = [
-        f"share of the best matches within {SHOWN:g} px; difference to full with its 95 % interval over pairs"
-    ]
-    lines.append(f"{'':18s}" + "".join(f"{key:>32s}" for key in SETS))
+    names.sort(key=lambda name: list(ROWS).index(name))
+    rows: dict[str, list[str]] = {}
     for name in names:
-        cells = []
+        rows[name] = []
         for key in SETS:
             mine, full = (_by_seed(entries, which, key) for which in (name, "full"))
             seeds = sorted(set(mine) & set(full))
@@ -203,9 +246,8 @@ def table(folder: Path) -> str:
                 text += f" {d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
             else:
                 text += " seeds " + " ".join(f"{mine[s].mean():.3f}" for s in seeds)
-            cells.append(f"{text:>32s}")
-        lines.append(f"{name:18s}" + "".join(cells))
-    return "\n".join(lines)
+            rows[name].append(text)
+    return rows
 
 
 def _by_seed(entries: list[dict], name: str, key: str) -> dict[int, np.ndarray]:
@@ -229,11 +271,14 @@ def main() -> None:
     runner.add_argument("--only", nargs="*", default=[])
     shower = commands.add_parser("table")
     shower.add_argument("folder", type=Path)
+    shower.add_argument("--result", type=Path, help="write the source of the table in docs/reproduce.md")
     options = parser.parse_args()
     if options.command == "run":
         run(options.data, options.runs, options.seeds, options.only)
     else:
         sys.stdout.write(table(options.folder) + "\n")
+        if options.result is not None:
+            result(options.folder).save(options.result)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,12 +15,15 @@ import typer
 from typer.testing import CliRunner
 
 from coam.cli.eval import benchmark_command, register
+from coam.cli.options import require_trained
 from coam.errors import CoamError, ConfigError, DataError, WeightsError
 from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
 from coam.evaluation.benchmarks.registry import BENCHMARKS, Entry, find_benchmark
 from coam.evaluation.reports.compare import compare_reports
 from coam.evaluation.reports.text import few_note
 from coam.evaluation.runner import measure, read_report
+from coam.models.registry import MODELS, build_model, packaged_weights
+from coam.training.config import load_recipe
 from support import SHARED
 from support.simple_matchers import plugged_in
 
@@ -146,13 +150,15 @@ OPTIONS = {
     "hpatches": SCORED | {"keep-large"},
     "posed-pairs": SCORED | {"keypoints", "pairs"},
     "megadepth": SCORED | {"keypoints", "index"},
-    "wxbs": SCORED,
+    "wxbs": SCORED | {"protocol", "test-only"},
+    "wxbs-warp": MATCHER | {"limit", "test-only"},
+    "evd": SCORED,
     "pair-score": PAIRS,
     "invariance": MATCHER | {"limit", "preset"},
-    "stylization": MATCHER | {"limit", "preset", "stylizer", "weights", "leaks"},
-    "sfm": MATCHER | {"max-matches", "sift", "tracks"},
-    "localization": MATCHER | {"max-matches", "map"},
-    "aachen": MATCHER | {"max-matches", "when"},
+    "stylization": MATCHER | {"limit", "preset", "stylizer", "weights", "leaks", "scenes", "count"},
+    "sfm": MATCHER | {"max-matches", "preset", "sift", "tracks"},
+    "localization": MATCHER | {"max-matches", "preset", "map"},
+    "aachen": MATCHER | {"max-matches", "preset", "when", "release"},
 }
 
 
@@ -166,7 +172,8 @@ def test_the_declaration_makes_the_command(name: str) -> None:
     assert flags == {f"--{flag}" for flag in OPTIONS[name]}
     defaults = {option.name: option.default for option in command.params}
     assert defaults["matcher"] == ["cdunet-lite1"]
-    assert defaults.get("max_matches") == (4096 if benchmark.run else None)
+    assert defaults.get("max_matches") is None  # the presets fill it
+    assert benchmark.filled(defaults | {"root": None}).get("max_matches") == (4096 if benchmark.run else None)
 
 
 def test_a_model_without_weights_is_not_measured(invoke, hpatches_root: Path, tmp_path: Path) -> None:
@@ -420,3 +427,18 @@ def test_a_real_lead_is_called_real(invoke, hpatches_root: Path, tmp_path: Path)
 def test_two_matchers_of_one_name_are_refused(invoke, hpatches_root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="two of the matchers have the same name"):
         invoke("hpatches", "--root", hpatches_root, "-m", "sift", "-m", "SIFT", "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if packaged_weights(name) is None])
+def test_a_name_without_weights_says_how_to_train_it(name: str) -> None:
+    with pytest.raises(WeightsError, match=r"has no trained weights here") as refused:
+        require_trained(name)
+    command = re.search(r"coam train (\S+) --data", str(refused.value))
+    assert command is not None
+    recipe = load_recipe(command[1])
+    architecture, config = MODELS[name]
+    assert recipe.model.architecture == architecture
+    trained = build_model(architecture, recipe.model.config)
+    wanted = build_model(architecture, config)
+    assert trained.config.encoder == wanted.config.encoder or name in ("capsnet", "capsnet-c")
+    assert getattr(trained.config, "coattention", ()) == getattr(wanted.config, "coattention", ())

@@ -16,6 +16,7 @@ from coam.training.objective import build_source
 from coam.training.run import run_recipe
 from coam.training.sources import build_mixture
 from support.megadepth_tree import write_scene
+from support.tiny import assert_equal_files
 
 CPU = torch.device("cpu")
 TINY = {"width": 32, "heads": 2, "rounds": (1, 1), "decoder_widths": (16, 16, 8)}
@@ -74,3 +75,14 @@ def test_mistakes_give_one_line(root: Path, tmp_path: Path) -> None:
         build_mixture(styled, root, CPU)
     with pytest.raises(DataError, match="MegaDepth: not there"):
         build_mixture(recipe(), tmp_path, CPU)
+
+
+def test_a_resumed_run_draws_ahead_what_an_unbroken_one_does(root: Path, tmp_path: Path) -> None:
+    """Batches are drawn ahead in a thread: where a run is broken must not change them."""
+    whole = replace(recipe(cache="cache", cache_side=160), phases=(Phase(4, 64, 2, 64),), save_every=2)
+    run_recipe(whole, root, tmp_path / "unbroken", device="cpu")
+    first = run_recipe(whole, root, tmp_path / "broken", minutes=1e-9, device="cpu")
+    assert 0 < first.step < 4
+    assert run_recipe(whole, root, tmp_path / "broken", device="cpu").step == 4
+    names = [tmp_path / folder / "model.safetensors" for folder in ("unbroken", "broken")]
+    assert_equal_files(*names)

@@ -177,3 +177,38 @@ def test_identical_descriptors_keep_finite_gradients() -> None:
     assert negative.grad is not None
     assert torch.isfinite(positive.grad).all()
     assert torch.isfinite(negative.grad).all()
+
+
+def test_literal_info_nce_by_hand() -> None:
+    """Two points, one sure (probability .9), one lost (.1): the log of the mean, not the mean of the logs."""
+    positive, scale = tensor([[1.0, 0.0]]), math.log(9.0)
+    negative = tensor([[[0.0], [1.0]]])
+    valid = everything(1, 2)
+    literal = corr.info_nce_literal(positive, negative, everything(1, 2, 1), valid, scale)
+    assert float(literal) == pytest.approx(-math.log((0.9 + 0.1) / 2))
+    only_first = torch.tensor([[True, False]])
+    assert float(corr.info_nce_literal(positive, negative, everything(1, 2, 1), only_first, scale)) == (
+        pytest.approx(-math.log(0.9))
+    )
+    none = corr.info_nce_literal(positive, negative, everything(1, 2, 1), valid & ~valid, scale)
+    assert float(none) == 0.0
+    usual = -(math.log(0.9) + math.log(0.1)) / 2
+    assert usual > float(literal)  # Jensen
+    many = positive.repeat(1, 32), negative.repeat(1, 32, 1)
+    full = corr.info_nce(*many, everything(1, 64, 1), everything(1, 64), scale)
+    assert float(full) == pytest.approx(usual)
+
+
+def test_own_negatives_are_products_with_each_points_own_cells() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    feature_map = torch.randn(2, 5, 4, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    chosen = torch.randint(24, (2, 3, 7), generator=generator)
+    found = corr.own_similarities(query, feature_map, chosen)
+    for b in range(2):
+        for point in range(3):
+            for k in range(7):
+                row, column = divmod(int(chosen[b, point, k]), 6)
+                wanted = query[b, point] @ feature_map[b, :, row, column]
+                assert found[b, point, k].item() == pytest.approx(wanted.item())
+    assert torch.autograd.gradcheck(lambda q, m: corr.own_similarities(q, m, chosen), (query, feature_map))

@@ -21,7 +21,9 @@ SECOND = toy([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]], [0.2, 0.9, 1.0])
 POINT = torch.tensor([[5.5, 1.5]])
 
 
-@pytest.mark.parametrize(("ranking", "cell", "score"), [("dual_softmax", 0, 0.2), ("paper", 1, 0.72)])
+@pytest.mark.parametrize(
+    ("ranking", "cell", "score"), [("dual_softmax", 0, 0.2), ("paper", 1, 0.72), ("similarity", 0, 1.0)]
+)
 def test_a_keypoint_takes_the_best_by_its_ranking(ranking, cell, score):
     matching = DenseMatching(MatcherConfig(ranking=ranking, refinement="none"), 20.0)
     found = matching.of_keypoints(FIRST, SECOND, POINT)
@@ -35,3 +37,18 @@ def test_the_papers_refinement_weighs_by_similarity_and_score():
     found = matching.of_keypoints(FIRST, SECOND, POINT)
     # Weights above the smallest, .2: 0, .52, .4 at x = 1.5, 5.5, 9.5.
     assert found.points1[0, 0].item() == pytest.approx((0.52 * 5.5 + 0.4 * 9.5) / 0.92, abs=1e-4)
+
+
+def test_without_the_score_the_ranking_is_the_scalar_product():
+    """The paper's "w/o conf": the same descriptors, c_kl = <d_k, d_l>; the score changes nothing."""
+    first = toy([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], [0.9, 0.1, 0.5])
+    second = toy([[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [1.0, 0.2, 0.3])
+    bare = {"refinement": "none", "min_distinctiveness": 0.0, "min_score": 0.0, "crowding": 1.0}
+    found = DenseMatching(MatcherConfig(ranking="similarity", **bare), 20.0).between(first, second)
+    # Products: [.8 0 1], [.6 1 0], [.96 .8 .6]; mutual: 0-2 (1), 1-1 (1), 2-0 (.96).
+    assert sorted(zip(found.index0.tolist(), found.index1.tolist(), strict=True)) == [(0, 2), (1, 1), (2, 0)]
+    assert found.score.tolist() == pytest.approx([1.0, 1.0, 0.96])
+    with_score = DenseMatching(MatcherConfig(ranking="paper", **bare), 20.0).between(first, second)
+    # r_k r_l c: row 0 [.72 0 .27], row 1 [.06 .02 0], row 2 [.48 .08 .09]: 0 now prefers 0.
+    assert (with_score.index0.tolist()[0], with_score.index1.tolist()[0]) == (0, 0)
+    assert with_score.score.tolist()[0] == pytest.approx(0.72)

@@ -5,16 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coam.errors import ConfigError
+from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.hpatches import load_hpatches
+from coam.images import load_image
 from coam.stylization.evaluation import (
     corresponding_to,
     find_stylizer,
+    load_stylization,
     mean_l1,
     measure_stylization,
     sample_colours,
     transfer_colours,
+    true_positions,
 )
+from support.megadepth_tree import write_scene
 from support.simple_matchers import matches_of
 
 
@@ -104,3 +108,28 @@ def test_mistakes() -> None:
         find_stylizer("nowhere:f")
     with pytest.raises(ConfigError, match="is not a function"):
         find_stylizer("math:pi")
+
+
+def test_megadepth_pairs_have_the_colours_that_depth_says(tmp_path: Path) -> None:
+    """The rendered views have one colour per place of the world: the true colours are those of the view."""
+    write_scene(tmp_path, "0443", photo_scale=2)
+    assert load_stylization(tmp_path, scenes="0443", count=1)[0].sequence == "0443"
+    pairs = load_stylization(tmp_path)  # a test scene
+    assert [pair.name for pair in pairs] == ["0443.0/0 1", "0443.0/1 2"]
+    view, style = (load_image(path) for path in (pairs[0].image0, pairs[0].image1))
+    places, there = true_positions(pairs[0], view.size, style.size)
+    assert len(places) > 500
+    same = mean_l1(sample_colours(view.rgb, places), sample_colours(style.rgb, there))
+    shuffled = mean_l1(sample_colours(view.rgb, places), sample_colours(style.rgb, there[::-1]))
+    assert same < 0.01
+    assert shuffled > 0.1
+
+    class ByDepth:
+        def match_many(self, wanted):
+            return (matches_of(places, there, view.size) for _ in wanted)
+
+    (row,) = measure_stylization(ByDepth(), pairs[:1])
+    assert row["warp_only"] < 0.001  # the true correspondences give the true colours
+    assert row["do_nothing"] < 0.01
+    with pytest.raises(DataError, match="no pair of the wanted scenes"):
+        load_stylization(tmp_path, scenes="0001")

@@ -59,9 +59,11 @@ def test_a_swapped_batch_has_the_same_loss(data: Path) -> None:
         assert torch.equal(value, batch.tensors()[name])
 
 
-def test_a_position_within_four_pixels_of_the_truth_is_no_negative() -> None:
+@pytest.mark.parametrize("negatives_of", ["pair", "point"])
+def test_a_position_within_four_pixels_of_the_truth_is_no_negative(negatives_of: str) -> None:
     torch.manual_seed(0)
-    objective = CorrespondenceObjective(tiny.start(), LossSpec(kind="nce", negatives=4000))
+    spec = LossSpec(kind="nce", negatives=4000, negatives_of=negatives_of)
+    objective = CorrespondenceObjective(tiny.start(), spec)
     maps = torch.nn.functional.normalize(torch.randn(1, 8, 16, 16), dim=1)
     other = DenseDescriptors(maps, torch.ones(1, 1, 16, 16), 4, (64, 64))
     truth = torch.tensor([[[25.5, 29.5]]])  # the centre of cell (6, 7) at stride 4
@@ -69,3 +71,15 @@ def test_a_position_within_four_pixels_of_the_truth_is_no_negative() -> None:
     assert similarity.shape == allowed.shape == (1, 1, 4000)
     # Of 256 cells the own one and its four neighbours at exactly 4 pixels are excluded: 5 / 256 of the draws.
     assert (~allowed).float().mean().item() == pytest.approx(5 / 256, abs=0.008)
+
+
+@pytest.mark.parametrize("kind", ["hinge", "nce", "nce_literal"])
+def test_the_papers_losses_learn_with_own_negatives(kind: str, data: Path) -> None:
+    batch = tiny.source(data).sample(2, 64, 64, torch.Generator().manual_seed(1))
+    spec = LossSpec(kind=kind, score_target="confusions", points=64, negatives=32, negatives_of="point")
+    objective = CorrespondenceObjective(tiny.start(), spec)
+    figures = objective(**batch.tensors())
+    figures["descriptor"].backward()
+    gradients = [p.grad.abs().sum() for p in objective.parameters() if p.grad is not None]
+    assert torch.isfinite(figures["loss"])
+    assert sum(gradients) > 0

@@ -103,7 +103,7 @@ class CAPSNet(DescriptorNetwork):
     @property
     def capabilities(self) -> Capabilities:
         """Its finer descriptors tell places apart, but were not trained for sub-pixels."""
-        return Capabilities(STRIDE)
+        return Capabilities(STRIDE, coarse_to_fine=True)
 
     @property
     def logit_scale(self) -> Tensor:

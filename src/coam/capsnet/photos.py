@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coam.capsnet.pairs import DEFAULT_QUERIES, PosedBatch, QueryOptions, Views, posed_batch
 from coam.data.device_photos import DevicePhotos
+from coam.data.host_photos import HostPhotos
 from coam.data.megadepth import DEFAULT_CHOICE as MEGADEPTH_CHOICE
 from coam.data.megadepth import MegaDepthChoice, MegaDepthSource
 from coam.data.packed import PackedPairs, PackedRgbd, PackedTracks, PairWeights, read_stored_rgb
@@ -205,7 +206,7 @@ class PosedPhotos:
 
 
 def cut_posed(
-    photos: DevicePhotos,
+    photos: DevicePhotos | HostPhotos,
     pairs: PairTable,
     views: Views,
     size: int,
@@ -231,7 +232,7 @@ def cut_posed(
     return replace(batch, valid0=batch.valid0 & inside[0], valid1=batch.valid1 & inside[1])
 
 
-def _with_middles(photos: DevicePhotos, images: Tensor) -> PairTable:
+def _with_middles(photos: DevicePhotos | HostPhotos, images: Tensor) -> PairTable:
     """Pairs (P, 2) whose windows are placed around the middles of both photos: nothing better is known."""
     middles = ((photos.sizes[images].float() - 1) / 2).reshape(len(images), 1, 4)
     return PairTable(images, middles, torch.ones(len(images), dtype=torch.int64, device=images.device))
@@ -308,7 +309,7 @@ class MegaDepthPoses(MegaDepthSource[PosedBatch]):
     def sample_one(self, draw: Draw, size: int, points: int) -> PosedBatch:
         """A batch of one pair, on the host."""
         scene, (first, second) = self.draw_pair(draw)
-        photos = DevicePhotos([read_stored_rgb(self.root / str(scene.photos[k])) for k in (first, second)])
+        photos = HostPhotos([read_stored_rgb(self.root / str(scene.photos[k])) for k in (first, second)])
         transform = relative_pose_matrix(scene.poses[first], scene.poses[second])[None]
         motion = torch.from_numpy(_at_unit_distance(transform)).float()
         views = Views(scene.camera(first), scene.camera(second), motion)

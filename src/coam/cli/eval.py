@@ -25,7 +25,7 @@ EVERY = (
 )  # fmt: skip
 
 
-def shared_options(max_matches: int | None) -> list[Option]:
+def shared_options() -> list[Option]:
     """Options that commands share: those of EVERY are in all of them, others where a benchmark says so."""
     from coam.evaluation.runner import Option
 
@@ -49,7 +49,7 @@ def shared_options(max_matches: int | None) -> list[Option]:
         Option(
             "max_matches",
             int | None,
-            max_matches,
+            None,
             "Our matcher's matches; keypoints of a baseline, or of --keypoints.",
             min=1,
         ),
@@ -130,7 +130,7 @@ def command_options(benchmark: Benchmark) -> list[Option]:
 
     named = {key for key, value in benchmark.settings.items() if not isinstance(value, Option)}
     applying = {*EVERY, *benchmark.shared, *named}
-    shared = [option for option in shared_options(benchmark.max_matches) if option.name in applying]
+    shared = [option for option in shared_options() if option.name in applying]
     declared = (*benchmark.options, *benchmark.run_options, *benchmark.settings.values())
     own = [option for option in declared if isinstance(option, Option)]
     return [*shared[:2], *own, *shared[2:]]
@@ -145,6 +145,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def run_benchmark(benchmark: Benchmark, values: dict[str, Any]) -> None:
     """Load, measure each matcher, write the reports and print them; several side by side."""
+    values = benchmark.filled(values)
     settings = _settings(benchmark, values)
     specs = [matcher_of(name, values) for name in values["matcher"]]
     if len({spec.name for spec in specs}) < len(specs):

@@ -33,12 +33,14 @@ def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> No
 def require_trained(model: str | None, allow_untrained: bool = False) -> None:
     """Refuse the name of a model without trained weights: its answers are noise, and look like any other."""
     from coam.errors import WeightsError
-    from coam.models.registry import MODELS, packaged_weights
+    from coam.models.registry import MODELS, RECIPE_OF, packaged_weights
 
     if allow_untrained or model not in MODELS or packaged_weights(str(model)) is not None:
         return
     trained = ", ".join(name for name in MODELS if packaged_weights(name) is not None)
     raise WeightsError(
         f"{model} has no trained weights here, so its answers would be noise; choose one of {trained}, "
-        "give a .safetensors file, or add --allow-untrained"
+        "give a .safetensors file, train it "
+        f"(coam train {RECIPE_OF.get(str(model), model)} --data ROOT -o RUN), "
+        "or add --allow-untrained"
     )

@@ -49,6 +49,10 @@ def train(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     devices: Annotated[int, typer.Option(min=1, help="With a recipe: train on so many together.")] = 1,
+    download: Annotated[
+        bool,
+        typer.Option("--download", help="The encoder's public weights may be fetched if they are not here."),
+    ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw RUN/curve.png, again and again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -70,7 +74,7 @@ def train(
             summary = _on_photos(photos, output, minutes or MINUTES_FOR_PHOTOS, model, device, plot)
         else:
             assert recipe is not None
-            summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot)
+            summary = _by_recipe(recipe, data, output, minutes or math.inf, device, devices, plot, download)
     except Stopped as stopped:
         if stopped.first_process:
             say(str(stopped), err=True)
@@ -83,7 +87,14 @@ def train(
 
 
 def _by_recipe(
-    name: str, data: Path | None, output: Path, minutes: float, device: str, devices: int, plot: bool
+    name: str,
+    data: Path | None,
+    output: Path,
+    minutes: float,
+    device: str,
+    devices: int,
+    plot: bool,
+    download: bool,
 ) -> dict[str, Any] | None:
     """What a recipe of either kind trains: a matcher or the stylizer."""
     from coam.stylization.recipe import is_stylizer_recipe, load_stylize_recipe
@@ -91,7 +102,7 @@ def _by_recipe(
 
     if is_stylizer_recipe(name):
         return _stylizer(load_stylize_recipe(name), _given(data), output, minutes, device, devices, plot)
-    return _matcher(load_recipe(name), _given(data), output, minutes, device, devices, plot)
+    return _matcher(load_recipe(name), _given(data), output, minutes, device, devices, plot, download)
 
 
 def _given(data: Path | None) -> Path:
@@ -101,13 +112,21 @@ def _given(data: Path | None) -> Path:
 
 
 def _matcher(
-    recipe: Recipe, data: Path, output: Path, minutes: float, device: str, devices: int, plot: bool
+    recipe: Recipe,
+    data: Path,
+    output: Path,
+    minutes: float,
+    device: str,
+    devices: int,
+    plot: bool,
+    download: bool,
 ) -> dict[str, Any] | None:
     from coam.training.run import run_recipe
 
     with progress_bar() as (begin, report):
         begin(recipe.steps)
-        outcome = run_recipe(recipe, data, output, minutes, _plotting(report, output, plot), device, devices)
+        shown = _plotting(report, output, plot)
+        outcome = run_recipe(recipe, data, output, minutes, shown, device, devices, download)
     if not outcome.first_process:
         return None
     summary = _summary(output, outcome.step, recipe.steps, outcome.seconds, outcome.taken)

@@ -2,6 +2,7 @@
 
 Photos are too many to stay on the device: a sample reads its two photos and depth maps in a thread of its
 own, with a generator of its own, so the result depends on the seed only and not on the number of workers.
+Most of its time goes into decoding; `cache` names a folder in which decoded photos are kept (`view_cache`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import torch
 from torch import Tensor
 
 from coam.data.depth import DEFAULT_DEPTH, DepthOptions, DepthViews, common_probes, dense_correspondences
-from coam.data.device_photos import DevicePhotos
+from coam.data.host_photos import HostPhotos
 from coam.data.packed import read_stored_rgb
 from coam.data.photo_pairs import PairTable, cut_pairs
 from coam.data.sample import AnyBatch, Draw, PairBatch, concatenate
+from coam.data.view_cache import DecodedView, ViewCache
 from coam.data.windows import DEFAULT_CROP, CropOptions
 from coam.errors import ConfigError, DataError
 from coam.geometry.coordinates import from_colmap
@@ -68,9 +70,9 @@ class Scene:
     poses: npt.NDArray[Any]  # (n,) of (4, 4) camera-from-world
     pairs: npt.NDArray[np.int64]  # (P, 2)
 
-    def camera(self, index: int) -> Tensor:
-        """Camera matrix (1, 3, 3) of a photo, in our pixels."""
-        matrix = np.array(self.intrinsics[index], dtype=np.float64)
+    def camera(self, index: int, scale: tuple[float, float] = (1.0, 1.0)) -> Tensor:
+        """Camera matrix (1, 3, 3) of a photo, in our pixels; scale: of what it was resized by in x and y."""
+        matrix = np.diag([*scale, 1.0]) @ np.array(self.intrinsics[index], dtype=np.float64)
         matrix[:2, 2] = from_colmap(matrix[:2, 2])
         return torch.from_numpy(matrix).float()[None]
 
@@ -91,17 +93,7 @@ class MegaDepthSource(Generic[AnyBatch], ABC):
     ) -> None:
         """`root`: the folder that the paths in scene_info start from; `scenes`: a split or scene ids."""
         self.root, self.device = Path(root), torch.device(device)
-        wanted = read_split(scenes) if isinstance(scenes, str) else tuple(scenes)
-        folder = self.root / scene_info
-        if not folder.is_dir():
-            raise DataError(f"{folder} is not a folder; put D2-Net's scene_info files there")
-        files = [p for p in sorted(folder.glob("*.npz")) if p.name.split(".")[0] in wanted]
-        read = (_read_scene(path, choice) for path in files)
-        self.scenes = [scene for scene in read if len(scene.pairs) > 0]
-        if not self.scenes:
-            raise DataError(
-                f"{folder} holds no pair of the wanted scenes with overlap {choice.min_overlap:g} or more"
-            )
+        self.scenes = read_scenes(self.root / scene_info, scenes, choice)
         counts = torch.tensor([len(scene.pairs) for scene in self.scenes], dtype=torch.float64)
         self._cumulative = (counts**choice.scene_power).cumsum(0)
         self._pool = ThreadPoolExecutor(max(1, workers))
@@ -141,16 +133,23 @@ class MegaDepthPairs(MegaDepthSource[PairBatch]):
         depth: DepthOptions = DEFAULT_DEPTH,
         tolerance: float = 1.0,
         workers: int = 4,
+        cache: str | Path | None = None,
+        cache_side: int = 640,
     ) -> None:
-        """`tolerance`: pixels of the photo by which depth and poses may be off."""
+        """`tolerance`: pixels of the photo, as it is read, by which depth and poses may be off.
+
+        cache: folder (below `root`, or a whole path) in which decoded photos are kept, with a longer side of
+        at most `cache_side` pixels; None: every photo is decoded each time.
+        """
         super().__init__(root, device, scenes, scene_info, choice, workers)
         self.crop, self.depth, self.tolerance = crop, depth, tolerance
+        self.cache = None if cache is None else ViewCache(self.root / cache, cache_side)
 
     def sample_one(self, draw: Draw, size: int, points: int) -> PairBatch:
         """A batch of one pair, on the host."""
         for _ in range(_MOST_ATTEMPTS):
             scene, order = self.draw_pair(draw)
-            (photo0, view0), (photo1, view1) = (self._read_view(scene, k) for k in order)
+            (photo0, view0), (photo1, view1) = (read_view(self.root, scene, k, self.cache) for k in order)
             step = max(1, max(view0.depth.shape) // _PROBES)
             positions, valid = common_probes(view0, view1, step, self.depth)
             common = positions[valid]
@@ -165,17 +164,43 @@ class MegaDepthPairs(MegaDepthSource[PairBatch]):
                     draw=draw,
                     options=self.depth,
                 )
-                photos = DevicePhotos([photo0, photo1])
+                photos = HostPhotos([photo0, photo1])
                 return cut_pairs(photos, pair, self.crop, size, draw, found, self.tolerance)
         raise DataError(
             f"{_MOST_ATTEMPTS} pairs in a row had no common depth; check the depth maps in {self.root}"
         )
 
-    def _read_view(self, scene: Scene, index: int) -> tuple[npt.NDArray[np.uint8], DepthViews]:
-        depth = _read_depth(self.root / str(scene.depths[index]))
-        photo = _read_photo(self.root / str(scene.photos[index]), (depth.shape[1], depth.shape[0]))
-        pose = torch.from_numpy(np.array(scene.poses[index], dtype=np.float64).reshape(4, 4)[:3])
-        return photo, DepthViews(torch.from_numpy(depth)[None], scene.camera(index), pose.float()[None])
+
+def read_scenes(folder: Path, scenes: str | Sequence[str], choice: MegaDepthChoice) -> list[Scene]:
+    """The scenes of a split, or of these ids, that have a pair, from a folder of D2-Net's scene_info."""
+    wanted = read_split(scenes) if isinstance(scenes, str) else tuple(scenes)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; put D2-Net's scene_info files there")
+    files = [p for p in sorted(folder.glob("*.npz")) if p.name.split(".")[0] in wanted]
+    read = (_read_scene(path, choice) for path in files)
+    found = [scene for scene in read if len(scene.pairs) > 0]
+    if not found:
+        raise DataError(
+            f"{folder} holds no pair of the wanted scenes with overlap {choice.min_overlap:g} or more"
+        )
+    return found
+
+
+def read_view(
+    root: Path, scene: Scene, index: int, cache: ViewCache | None = None
+) -> tuple[npt.NDArray[np.uint8], DepthViews]:
+    """A photo and, in its size, its depth map, camera and pose."""
+
+    def decode() -> DecodedView:
+        depth = _read_depth(root / str(scene.depths[index]))
+        return DecodedView(
+            _read_photo(root / str(scene.photos[index]), (depth.shape[1], depth.shape[0])), depth
+        )
+
+    view = decode() if cache is None else cache.get(str(scene.photos[index]), decode)
+    pose = torch.from_numpy(np.array(scene.poses[index], dtype=np.float64).reshape(4, 4)[:3])
+    depth = torch.from_numpy(np.ascontiguousarray(view.depth))[None]
+    return view.photo, DepthViews(depth, scene.camera(index, view.scale), pose.float()[None])
 
 
 def _read_scene(path: Path, choice: MegaDepthChoice) -> Scene:

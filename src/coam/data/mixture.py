@@ -47,7 +47,7 @@ class Mixture(Generic[AnyBatch]):
         """See `BatchSource`."""
         counts = portions([i.share for i in self.ingredients], batch_size)
         wrong = round(self.wrong_pairs * batch_size)
-        batches = []
+        batches, changing = [], False
         for ingredient, count in zip(self.ingredients, counts, strict=True):
             if count == 0:
                 continue
@@ -55,9 +55,12 @@ class Mixture(Generic[AnyBatch]):
             if ingredient.wrong and min(wrong, count) > 1 and isinstance(batch, PairBatch):
                 batch = make_wrong(batch, min(wrong, count))
                 wrong = 0
+            changing |= ingredient.light > 0 or batch.light is not None
             light = torch.full((count,), ingredient.light, device=generator.device)
             batches.append(replace(batch, light=light if batch.light is None else batch.light))
         mixed = concatenate(batches)
+        if not changing:
+            return mixed
         strength = mixed.light
         assert strength is not None
         images = torch.cat([mixed.image0, mixed.image1])

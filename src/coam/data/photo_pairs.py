@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coam.data.depth import DEFAULT_DEPTH, DepthOptions, DepthViews, common_probes, dense_correspondences
 from coam.data.device_photos import DevicePhotos
+from coam.data.host_photos import HostPhotos
 from coam.data.packed import PackedRgbd, PackedTracks, PairChoice
 from coam.data.sample import Correspondences, Draw, PairBatch
 from coam.data.windows import (
@@ -38,6 +39,7 @@ from coam.data.windows import (
 from coam.errors import DataError
 from coam.geometry.depth import intrinsics_matrix
 
+Photos = DevicePhotos | HostPhotos
 Maps = tuple[Tensor, Tensor]  # (B, 2, 3) each: crop to photo pixels, of the first and of the second photo
 
 
@@ -63,19 +65,19 @@ class PairTable:
         """Which common places (P, K) are real ones."""
         return torch.arange(self.common.shape[1], device=self.common.device) < self.count.unsqueeze(1)
 
-    def place_windows(self, photos: DevicePhotos, size: int, crop: CropOptions, draw: Draw) -> Maps:
+    def place_windows(self, photos: Photos, size: int, crop: CropOptions, draw: Draw) -> Maps:
         """Crop-to-photo maps of both photos."""
         sizes = photos.sizes[self.images].float()  # (P, 2, 2)
         return place_windows((sizes[:, 0], sizes[:, 1]), self.common, self.count, size, crop, draw)
 
-    def cut(self, photos: DevicePhotos, maps: Maps, size: int, draw: Draw) -> tuple[Tensor, Tensor]:
+    def cut(self, photos: Photos, maps: Maps, size: int, draw: Draw) -> tuple[Tensor, Tensor]:
         """Crops (P, 3, size, size) of both photos, each of the photo itself or of its changed copy."""
         seen = photos.original_or_copy(self.images, draw.unit(2))
         return photos.crop(seen[:, 0], maps[0], size), photos.crop(seen[:, 1], maps[1], size)
 
 
 def cut_pairs(
-    photos: DevicePhotos,
+    photos: Photos,
     pairs: PairTable,
     crop: CropOptions,
     size: int,

@@ -19,6 +19,9 @@ class CropOptions:
     zoom: tuple[float, float] = (0.5, 1.25)  # window side over the photo's shorter side, log-uniform
     max_rotation: float = 20.0  # degrees either way, each photo on its own
     shift: float = 0.2  # random shift of the window over its side
+    squash: bool = (
+        False  # instead: the whole photo, squashed to a square (as the paper's published code does)
+    )
     candidates: int = 4  # placements tried per pair; the one with most common points is taken
 
     def __post_init__(self) -> None:
@@ -27,6 +30,13 @@ class CropOptions:
 
 
 DEFAULT_CROP = CropOptions()
+
+
+def whole_photo(photo: Tensor, size: int) -> Tensor:
+    """The map (B, 2, 3) from a `size` x `size` crop to the whole of photos of size (B, 2) (width, height)."""
+    step = photo / size
+    linear = torch.diag_embed(step)
+    return torch.cat([linear, (linear.sum(-1) / 2 - 0.5).unsqueeze(-1)], dim=-1)
 
 
 def apply_affine(matrix: Tensor, points: Tensor) -> Tensor:
@@ -67,6 +77,8 @@ def place_windows(
     `photo_sizes` are (B, 2) width, height; `positions` (B, K, 4) common points x0, y0, x1, y1, of which the
     first `count` (B,) are real; crops are `size` x `size`.
     """
+    if crop.squash:
+        return whole_photo(photo_sizes[0], size), whole_photo(photo_sizes[1], size)
     batch, tries = len(positions), crop.candidates
     known = torch.arange(positions.shape[1], device=positions.device) < count.unsqueeze(1)
     # Both windows are placed around the same 3D point, drawn towards the middle of the common points.
@@ -110,9 +122,9 @@ def inside_crop(points: Tensor, size: int, margin: float = 0.0) -> Tensor:
 
 
 def enlargement(source_from_crop: Tensor) -> Tensor:
-    """How many crop pixels one photo pixel is, (B,), for maps (B, 2, 3)."""
-    photo_pixels_per_crop_pixel: Tensor = torch.linalg.vector_norm(source_from_crop[:, :, 0], dim=-1)
-    return 1.0 / photo_pixels_per_crop_pixel
+    """How many crop pixels a photo pixel is, (B,), for maps (B, 2, 3); along the axis where that is most."""
+    photo_pixels_per_crop_pixel: Tensor = torch.linalg.vector_norm(source_from_crop[:, :, :2], dim=1)
+    return 1.0 / photo_pixels_per_crop_pixel.amin(-1)
 
 
 def choose_true(wanted: Tensor, count: int, draw: Draw) -> tuple[Tensor, Tensor]:

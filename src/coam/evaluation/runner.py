@@ -72,7 +72,8 @@ class Benchmark:
     run: Callable[..., Report] | None = None
     run_options: tuple[Option | str, ...] = ()  # of `measure` or `run`: own ones, or names of shared ones
     shared: tuple[str, ...] = PER_PAIR  # shared options that apply, beside those that every command has
-    max_matches: int | None = None  # default of --max-matches; None: the matcher's own
+    # --preset -> options (of the matcher, or of `run`) that it stands for where they are not given
+    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
     labelled_by: str = "root"  # the option whose folder names the results
 
     # Reports of pairs (`score`, `measure`)
@@ -102,6 +103,16 @@ class Benchmark:
         """Defaults of `settings`."""
         plain = {key: value.default for key, value in self.settings.items() if isinstance(value, Option)}
         return self.settings | plain
+
+    def filled(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The options of a command, those that were not given (None) as its --preset has them."""
+        if not self.presets:
+            return values
+        name = values.get("preset") or "default"
+        if name not in self.presets:
+            raise ConfigError(f"--preset {name}: choose {', '.join(self.presets)}")
+        unset = {key: value for key, value in self.presets[name].items() if values.get(key) is None}
+        return values | unset
 
     @property
     def protocol(self) -> str:

@@ -72,6 +72,44 @@ def info_nce(
     return pair_mean(-logits.log_softmax(dim=-1)[..., 0], valid)
 
 
+def info_nce_literal(
+    positive: Tensor, negative: Tensor, allowed: Tensor, valid: Tensor, logit_scale: float | Tensor = 20.0
+) -> Tensor:
+    """InfoNCE as the appendix prints it: minus the logarithm of the MEAN probability of a pair's positives.
+
+    Shapes as in `hinge`. `info_nce` is the usual form, the mean of the logarithms, which is never smaller
+    (Jensen): there a single confused point cannot hide among clear ones.
+    """
+    wrong = (negative * logit_scale).masked_fill(~allowed, -1e4)
+    logits = torch.cat([positive.unsqueeze(-1) * logit_scale, wrong], dim=-1)
+    logarithm = logits.log_softmax(dim=-1)[..., 0].masked_fill(~valid, -1e4)
+    count = valid.sum(dim=1).clamp(min=1).to(logarithm.dtype)
+    mean = logarithm.logsumexp(dim=1) - count.log()
+    return masked_mean(-mean, valid.any(dim=1))
+
+
+def own_similarities(query: Tensor, feature_map: Tensor, chosen: Tensor) -> Tensor:
+    """Similarities (B, L, N) of queries (B, L, D) with N cells of a map (B, D, H, W) of each query's own.
+
+    chosen (B, L, N): row-major indices of the cells. What is gathered, N times the descriptors, is made again
+    on the way back instead of being kept: for 512 points with 512 cells each it would be a gigabyte.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    flat = feature_map.flatten(2).transpose(1, 2)
+    parts = [
+        checkpoint(_gathered_products, *each, use_reentrant=False, preserve_rng_state=False)
+        for each in zip(query, flat, chosen, strict=True)
+    ]
+    return torch.stack(parts)
+
+
+def _gathered_products(query: Tensor, features: Tensor, chosen: Tensor) -> Tensor:
+    """(L, N) products of query (L, D) with features (M, D) at chosen (L, N)."""
+    gathered = features.index_select(0, chosen.flatten()).view(*chosen.shape, -1)
+    return torch.bmm(gathered, query.to(features.dtype).unsqueeze(-1)).squeeze(-1)
+
+
 def dual_softmax(
     descriptors0: Tensor, descriptors1: Tensor, valid: Tensor, logit_scale: float | Tensor = 20.0
 ) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres
+from coam.matching.coarse_to_fine import COARSE_STRIDE, FineAnswers, coarse_to_fine
 from coam.matching.grid import sample_map
 from coam.matching.guided import LARGEST_LOGIT_SCALE, can_guide, guided_dual_softmax
 from coam.matching.mutual import dual_softmax_nearest, log_partition, mutual_nearest, nearest
@@ -99,8 +100,8 @@ class DenseMatching:
         index1, similarity = nearest(self._weighed(query, score0), self._weighed(descriptors1, score1))
         found1, _ = self._refine(dense0, dense1, points0, query, positions1[index1], index1)
         points1 = self._look_back(dense0, dense1, points0, found1)
-        weighed = self.config.ranking == "paper"
-        score = similarity if weighed else similarity * score0 * score1[index1]
+        bare = self.config.ranking != "dual_softmax"
+        score = similarity if bare else similarity * score0 * score1[index1]
         order = torch.arange(len(index1), device=index1.device)
         return Candidates(points0, points1, order, index1, score.clamp(0, 1))
 
@@ -123,7 +124,7 @@ class DenseMatching:
             sample_map(dense.descriptors, points[None], dense.stride, normalise=True)[0]
             for dense, points in ((dense0, points0), (dense1, points1))
         )
-        if self.config.ranking == "paper":
+        if self.config.ranking != "dual_softmax":
             mutual = mutual_nearest(self._weighed(descriptors0, score0), self._weighed(descriptors1, score1))
             index0, index1, rank = mutual.index0, mutual.index1, mutual.similarity
         else:
@@ -174,7 +175,7 @@ class DenseMatching:
     def _propose(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> tuple[Side, Side, Proposals]:
         """Mutual nearest neighbours, by what the ranking compares."""
         side0, side1 = self._side(dense0), self._side(dense1)
-        if self.config.ranking == "paper":
+        if self.config.ranking != "dual_softmax":
             weighed0, weighed1 = (self._weighed(side.descriptors, side.score) for side in (side0, side1))
             mutual = mutual_nearest(weighed0, weighed1)
             probability = mutual.similarity.clamp(0, 1)
@@ -199,9 +200,9 @@ class DenseMatching:
         """
         distinct = side0.score[proposals.index0] * side1.score[proposals.index1]
         sums = sums_of_matches(proposals.probability, distinct, proposals.counts)
-        # The paper's similarities hold the scores already.
-        paper = self.config.ranking == "paper"
-        rank = proposals.probability if paper else proposals.probability.sqrt() * distinct
+        # The paper's similarities hold the scores already, and those of its ablation hold none.
+        bare = self.config.ranking != "dual_softmax"
+        rank = proposals.probability if bare else proposals.probability.sqrt() * distinct
         rank = torch.where(proposals.counts, rank, -1.0)
         rank, best = torch.sort(rank, descending=True, stable=True)
         rank, best = (part[: OVERSAMPLING * self.config.max_matches] for part in (rank, best))
@@ -308,7 +309,8 @@ class DenseMatching:
     def _weighed(self, descriptors: Tensor, score: Tensor) -> Tensor:
         """Descriptors (N, D) whose products are what the ranking compares.
 
-        The paper's hold the score (N,): their products are r_k r_l <d_k, d_l>, its eq. 2.
+        The paper's hold the score (N,): their products are r_k r_l <d_k, d_l>, its eq. 2. Those of
+        "similarity" do not: <d_k, d_l> alone.
         """
         return descriptors * score.unsqueeze(-1) if self.config.ranking == "paper" else descriptors
 
@@ -349,8 +351,43 @@ class GuidedMatching(DenseMatching):
         return sides[0], sides[1], Proposals(mutual.index0, mutual.index1, mutual.probability, counts)
 
 
+class CoarseToFineMatching(DenseMatching):
+    """`DenseMatching` of CAPSNet: coarse maps say where the fine ones are compared (`coarse_to_fine`)."""
+
+    def _propose(self, dense0: DenseDescriptors, dense1: DenseDescriptors) -> tuple[Side, Side, Proposals]:
+        sides = [self._masked(dense, self.positions(dense))[0] for dense in (dense0, dense1)]
+        there = self._seek_fine(dense0, dense1, sides[0].points)
+        back = self._seek_fine(dense1, dense0, sides[1].points)
+        row = torch.arange(len(there.best), device=there.best.device)
+        index0 = row[back.best[there.best] == row]
+        index1 = there.best[index0]
+        probability = there.probability[index0] * back.probability[index1]
+        counts = torch.ones_like(index0, dtype=torch.bool)
+        return sides[0], sides[1], Proposals(index0, index1, probability, counts)
+
+    def of_keypoints(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points0: Tensor) -> Candidates:
+        """The expected position in photo 1 of each of points0 (K, 2), in order, as in CAPSNet's training."""
+        found = self._seek_fine(dense0, dense1, points0)
+        score = found.probability.clamp(0, 1)
+        order = torch.arange(len(score), device=score.device)
+        return Candidates(points0, found.expected, order, found.best, score)
+
+    def _seek_fine(self, dense0: DenseDescriptors, dense1: DenseDescriptors, points: Tensor) -> FineAnswers:
+        assert dense0.coarse is not None
+        assert dense1.coarse is not None
+        fine0, fine1 = (d.descriptors if d.fine is None else d.fine for d in (dense0, dense1))
+        query = sample_map(fine0, points[None], dense0.stride, normalise=True)[0]
+        coarse_query = sample_map(dense0.coarse, points[None], COARSE_STRIDE, normalise=True)[0]
+        reach = self.config.window * max(dense1.size) / 2
+        return coarse_to_fine(
+            query, coarse_query, fine1[0], dense1.coarse[0], dense1.stride, reach, self.logit_scale
+        )
+
+
 def matching_for(config: MatcherConfig, logit_scale: float, device: torch.device) -> DenseMatching:
     """The fastest matching with these settings on this device."""
+    if config.search == "coarse_to_fine":
+        return CoarseToFineMatching(config, logit_scale)
     if device.type == "cuda":
         from coam.matching.graphed import graphed_matching
 

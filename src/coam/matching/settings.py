@@ -12,9 +12,9 @@ if TYPE_CHECKING:  # the command line reads the choices before torch is imported
     from coam.models.network import Capabilities
 
 Preset = Literal["default", "paper"]
-Ranking = Literal["dual_softmax", "paper"]
+Ranking = Literal["dual_softmax", "paper", "similarity"]
 Looks = Literal["once", "align", "search"]
-Search = Literal["guided", "exact"]
+Search = Literal["guided", "exact", "coarse_to_fine"]
 Refinement = Literal["auto", "fine", "quadratic", "paper", "none"]
 Alignment = Literal["patches", "none"]
 CHOICES = {
@@ -25,7 +25,7 @@ CHOICES = {
     "search": get_args(Search),
 }
 LOWEST_INTEGERS = {"resolution": 32, "grid": 1, "max_matches": 0, "fine_radius": 0, "cached_images": 1}
-SHARES = ("min_score", "min_distinctiveness", "crowding")
+SHARES = ("min_score", "min_distinctiveness", "crowding", "window")
 
 CLOSEST_STEP = 4  # pixels: a descriptor map finer than this is compared on a grid
 GRID_OF_FINE_MAPS = 128  # positions a side, as in the paper
@@ -43,11 +43,15 @@ class MatcherConfig:
     min_score: float = 0.001  # matches below it are left out; on hard pairs weak ones are still worth having
     min_distinctiveness: float = 0.02  # positions below it (sky, water, seen in one photo) are not compared
     crowding: float = 0.99  # below 1: what lies where many better ones lie is chosen less; 1: only the score
-    ranking: Ranking = "dual_softmax"  # "paper": eq. 2, the score folded into the similarity
+    # "paper": eq. 2, the score folded into the similarity; "similarity": eq. 2 without it (the "w/o conf" of
+    # the paper)
+    ranking: Ranking = "dual_softmax"
     # "guided": positions are compared where coarse descriptors allow a match; "exact": all with all. Where
-    # guiding does not apply (eq. 2, a `grid`, no coarse descriptors) and in fused kernels the search is exact
+    # guiding does not apply (eq. 2, a `grid`, no coarse descriptors) and in fused kernels it is exact.
+    # "coarse_to_fine" (CAPSNet): the best coarse cell, then the best fine one in a window around it
     search: Search = "guided"
     refinement: Refinement = "auto"  # how points in photo 1 become sub-pixel; "auto": the best the model has
+    window: float = 0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
     # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
@@ -79,6 +83,13 @@ class MatcherConfig:
         if self.refinement not in ("auto", *able):
             raise ConfigError(f"this model cannot refine by {self.refinement!r}; choose {', '.join(able)}")
         refinement = able[0] if self.refinement == "auto" else self.refinement
+        if self.search == "coarse_to_fine":
+            if not capabilities.coarse_to_fine:
+                raise ConfigError(
+                    "this model was not trained for coarse_to_fine; choose search guided or exact"
+                )
+            if self.grid is not None or self.ranking != "dual_softmax":
+                raise ConfigError("search coarse_to_fine compares all cells: leave grid and ranking out")
         too_fine = self.grid is None and capabilities.stride < CLOSEST_STEP
         return replace(self, refinement=refinement, grid=GRID_OF_FINE_MAPS if too_fine else self.grid)
 
@@ -96,6 +107,7 @@ class MatcherOptions(TypedDict, total=False):
     ranking: Ranking
     search: Search
     refinement: Refinement
+    window: float
     fine_radius: int
     keypoint_tolerance: float
     looks: Looks

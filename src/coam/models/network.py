@@ -24,6 +24,7 @@ class Capabilities:
     # Ways in which a match can become sub-pixel, best first; "fine" needs a fine map trained for it.
     refinements: tuple[Refinement, ...] = ("quadratic", "paper", "none")
     half: torch.dtype = torch.bfloat16  # the half type that holds its activations on CUDA
+    coarse_to_fine: bool = False  # its coarse map says where the fine one is to be compared (CAPSNet)
     bfloat16_on_cpu: bool = False  # matches in bfloat16 on a CPU were measured to be as precise
 
 

@@ -46,7 +46,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "capsnet": ("capsnet", {}),
     "capsnet-c": ("capsnet", {"coattention": (16,)}),
     "capsnet-cf": ("capsnet", {"coattention": (16, 8)}),
+    # As published (ResNet34); the three above are trained with a smaller encoder.
+    "capsnet-paper": ("capsnet", {"coattention": (16, 8)}),
+    "capsnet-paper-c": ("capsnet", {"coattention": (16,)}),
+    "capsnet-paper-base": ("capsnet", {}),
 }
+# The recipe that trains a name of `MODELS`, where it has another name.
+RECIPE_OF = {"cdunet-paper": "cdunet-published", "cdunet-paper-b1": "cdunet-published-b1"}
 MOST_CHANNELS, MOST_LAYERS = 4096, 64  # of a network's configuration
 MOST_PARAMETERS = 1_000_000_000  # 4 GB
 _LAYERS = ("rounds", "refiner_blocks")  # fields that say how many layers there are

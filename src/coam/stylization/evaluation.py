@@ -2,11 +2,12 @@
 
 Given a view and a style photo of the same scene, the wanted picture has the pose of the view and the colours
 of the style photo. Where true correspondences are known, so are the wanted colours: those of the style photo
-at the corresponding place. Layout here: a folder in HPatches layout, or a folder of such folders (one table
-each); image 1 is the view, image k the style photo, the homography the correspondence (the paper uses 400
-MegaDepth pairs and their depth maps, which are not public in this form). The error is the mean absolute
-difference over the three channels, colours in [0, 1], at a regular grid of positions of the view that fall
-inside the style photo.
+at the corresponding place. Two layouts: MegaDepth's (D2-Net's scene_info/, photos and depth maps), as in the
+paper: 400 pairs drawn at random from the scenes of --scenes (default: the split `test`), the correspondence
+by depth and pose, with a check of what is hidden; which 400 the paper drew is not public. Or a folder in
+HPatches layout, or a folder of such folders (one table each): image 1 is the view, image k the style photo,
+the homography the correspondence. The error is the mean absolute difference over the three channels, colours
+in [0, 1], at a regular grid of positions of the view that the style photo shows as well.
 
 Rows: do nothing (the view itself); global colour transfer (Reinhard et al. 2001: mean and spread of each
 channel taken from the style photo, in Lab); histogram (each channel's distribution taken from the style
@@ -24,7 +25,8 @@ much the result changes when the style photo is recoloured, divided likewise: it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -32,6 +34,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coam.data.depth import DEFAULT_DEPTH, common_probes
+from coam.data.megadepth import DEFAULT_CHOICE, SPLITS, Scene, read_scenes, read_view
 from coam.errors import ConfigError
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
 from coam.evaluation.benchmarks.invariance import corresponding_positions
@@ -41,7 +45,7 @@ from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
 from coam.matcher import Matcher
-from coam.types import PairMatcher
+from coam.types import PairMatcher, Size
 
 Picture = npt.NDArray[np.uint8]  # (H, W, 3)
 Stylizer = Callable[[Path, Path], Any]
@@ -52,8 +56,27 @@ METHODS = (
 LEAKS = ("grey_leak", "view_leak", "swap")
 
 
-def load_stylization(root: Path) -> list[EvaluationPair]:
-    """The pairs of a folder in HPatches layout, or of its sub-folders in that layout, each a subset."""
+def corresponding_nowhere(size0: Size, size1: Size) -> tuple[Array, Array]:
+    """Nothing of two photos corresponds."""
+    return np.zeros((0, 2)), np.zeros((0, 2))
+
+
+@dataclass(frozen=True)
+class DepthPair(EvaluationPair):
+    """A pair whose correspondences are known by depth; they are read when they are asked for."""
+
+    correspond: Callable[[Size, Size], tuple[Array, Array]] = field(
+        default=corresponding_nowhere, compare=False
+    )
+
+
+def load_stylization(root: Path, *, scenes: str = "test", count: int = 400) -> list[EvaluationPair]:
+    """The pairs of MegaDepth, of a folder in HPatches layout, or of such sub-folders, each a subset.
+
+    scenes: of MegaDepth, a split or scene ids with commas; count: so many of their pairs, drawn at random.
+    """
+    if (root / "scene_info").is_dir():
+        return _depth_pairs(root, scenes, count)
     folders = sorted(f for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
     if not folders or any(f.name[:2] in ("i_", "v_") for f in folders):
         return load_hpatches(root)
@@ -62,6 +85,41 @@ def load_stylization(root: Path) -> list[EvaluationPair]:
         for folder in folders
         for pair in load_hpatches(folder)
     ]
+
+
+def _depth_pairs(root: Path, scenes: str, count: int) -> list[EvaluationPair]:
+    wanted = scenes if scenes in SPLITS else scenes.split(",")
+    found = read_scenes(root / "scene_info", wanted, DEFAULT_CHOICE)
+    every = [(scene, *pair) for scene in found for pair in scene.pairs.tolist()]
+    chosen = np.random.default_rng(0).permutation(len(every))[:count]
+    pairs: list[EvaluationPair] = []
+    for scene, first, second in (every[k] for k in sorted(chosen)):
+        view, style = (root / str(scene.photos[k]) for k in (first, second))
+        known = partial(corresponding_by_depth, root, scene, first, second)
+        name = f"{scene.name}/{view.stem} {style.stem}"
+        pairs.append(DepthPair(name, view, style, sequence=scene.name.split(".")[0], correspond=known))
+    return pairs
+
+
+def corresponding_by_depth(
+    root: Path, scene: Scene, first: int, second: int, size0: Size, size1: Size
+) -> tuple[Array, Array]:
+    """Grid positions (N, 2) of a photo of `size0` and their places (N, 2) in another that shows them too."""
+    (_, view0), (_, view1) = (read_view(root, scene, k) for k in (first, second))
+    (height0, width0), (height1, width1) = (view.depth.shape[-2:] for view in (view0, view1))
+    step = max(1, width0 // COLUMNS)
+    positions, valid = common_probes(view0, view1, step, DEFAULT_DEPTH)
+    known = positions[valid].double().numpy()
+    places = resize_points(known[:, :2], (size0[0] / width0, size0[1] / height0))
+    there = resize_points(known[:, 2:], (size1[0] / width1, size1[1] / height1))
+    return np.asarray(places, np.float64), np.asarray(there, np.float64)
+
+
+def true_positions(pair: EvaluationPair, size0: Size, size1: Size) -> tuple[Array, Array]:
+    """Positions (N, 2) of the view and where the style photo shows the same (N, 2)."""
+    if isinstance(pair, DepthPair):
+        return pair.correspond(size0, size1)
+    return corresponding_positions(known_homography(pair), size0, size1, COLUMNS)
 
 
 def sample_colours(picture: Picture, points: Array) -> Array:
@@ -129,8 +187,7 @@ def score_stylization(
     from coam.images import load_image
 
     view, style = load_image(pair.image0), load_image(pair.image1)
-    homography = known_homography(pair)
-    places, true_places = corresponding_positions(homography, view.size, style.size, COLUMNS)
+    places, true_places = true_positions(pair, view.size, style.size)
     wanted = sample_colours(style.rgb, true_places)
 
     def error(picture: Picture) -> float:
@@ -248,6 +305,10 @@ def _measure(
 STYLIZATION = Benchmark(
     name="stylization",
     load=load_stylization,
+    options=(
+        Option("scenes", str, "test", "Of MegaDepth: a split, or scene ids with commas."),
+        Option("count", int, 400, "Of MegaDepth: so many pairs, drawn at random.", min=1),
+    ),
     measure=_measure,
     run_options=(
         Option("stylizer", str | None, None, "package.module:function (view path, style path) -> picture."),

@@ -24,6 +24,7 @@ OBJECTIVES: dict[str, str] = {
     "dual_softmax": "coam.training.objective:CorrespondenceObjective",
     "nce": "coam.training.objective:CorrespondenceObjective",
     "hinge": "coam.training.objective:CorrespondenceObjective",
+    "nce_literal": "coam.training.objective:CorrespondenceObjective",
     "epipolar": "coam.capsnet.objective:EpipolarObjective",
 }
 
@@ -72,7 +73,8 @@ class Phase:
 class LossSpec:
     """The loss and its weights."""
 
-    # A key of `OBJECTIVES`. "grid": cross entropy over all cells; "epipolar": CAPSNet's, from poses alone.
+    # A key of `OBJECTIVES`. "grid": cross entropy over all cells; "epipolar": CAPSNet's, from poses alone;
+    # "nce_literal": InfoNCE with the logarithm outside the mean over points, as the appendix prints it.
     kind: str = "grid"
     score_target: Literal["correct", "confusions"] = "correct"  # "confusions": the paper's 1 / (1 + m)^tau
     coarse: float = 0.5  # weight of the cross entropy at stride 16, where the images meet
@@ -80,7 +82,10 @@ class LossSpec:
     score: float = 0.2  # weight of the distinctiveness
     points: int = 512  # points per pair in the descriptor loss
     fine_points: int = 256  # points per pair in the fine loss
-    negatives: int = 512  # per positive, for "nce" and "hinge"
+    negatives: int = 512  # per positive, for "nce", "nce_literal" and "hinge"
+    # "pair": all positives of a pair are compared with the same random positions (fast); "point": each has
+    # drawn its own, as in the paper (a gigabyte of gathers a step, a pair at a time)
+    negatives_of: Literal["pair", "point"] = "pair"
     margin: float = 1.0  # of "hinge" and of "confusions"
     hardest: int = 3  # negatives that count once more in "hinge"
     constant_weight: bool = False  # c_x of "hinge" passes no gradient: it learns faster from the start

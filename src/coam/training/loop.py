@@ -147,8 +147,13 @@ def make_folder(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be made a folder ({error.strerror}); choose another") from error
 
 
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """The seed of a step of one process."""
+    return (seed * 1_000_003 + step) * 1_009 + rank
+
+
 def seed_step(generator: torch.Generator, seed: int, step: int, rank: int) -> None:
     """One seed per step and process, for the data and for the losses' own draws."""
-    value = (seed * 1_000_003 + step) * 1_009 + rank
+    value = step_seed(seed, step, rank)
     generator.manual_seed(value)
     torch.manual_seed(value)

@@ -112,7 +112,7 @@ class CorrespondenceObjective(Objective[PairBatch]):
         with torch.no_grad():
             radius = (RIGHT_CELLS + tolerance / other.stride).unsqueeze(1)
             correct = dist.correctness_target(logits, cells, other.descriptors.shape[-1], radius) * valid
-        if spec.kind in ("nce", "hinge") or spec.score_target == "confusions":
+        if spec.kind in ("nce", "nce_literal", "hinge") or spec.score_target == "confusions":
             negative, allowed = self._negatives(query, other, truth)
         if spec.kind == "grid":
             descriptor = _choice(logits, other.descriptors, other.stride, truth, valid, tolerance)
@@ -122,6 +122,8 @@ class CorrespondenceObjective(Objective[PairBatch]):
             positive = (query * _partner(other, truth)).sum(dim=-1)
             if spec.kind == "nce":
                 descriptor = corr.info_nce(positive, negative, allowed, valid, logit_scale)
+            elif spec.kind == "nce_literal":
+                descriptor = corr.info_nce_literal(positive, negative, allowed, valid, logit_scale)
             else:
                 descriptor = corr.hinge(
                     positive, negative, allowed, valid, spec.margin, spec.hardest, spec.constant_weight
@@ -153,6 +155,13 @@ class CorrespondenceObjective(Objective[PairBatch]):
     def _negatives(self, query: Tensor, other: DenseDescriptors, truth: Tensor) -> tuple[Tensor, Tensor]:
         """Similarities (B, L, N) with random positions of the other image; which are far from the truth."""
         batch, height, width = len(query), other.descriptors.shape[-2], other.descriptors.shape[-1]
+        if self.spec.negatives_of == "point":
+            shape = (batch, query.shape[1], self.spec.negatives)
+            own = torch.randint(height * width, shape, device=query.device)
+            place = torch.stack([own % width, torch.div(own, width, rounding_mode="floor")], dim=-1)
+            place = (place.float() + 0.5) * other.stride - 0.5
+            far = (place - truth.unsqueeze(2)).norm(dim=-1) > EXCLUDED_PIXELS
+            return corr.own_similarities(query, other.descriptors, own), far
         chosen = torch.randint(height * width, (batch, self.spec.negatives), device=query.device)
         features = other.descriptors.flatten(2).gather(
             2, chosen.unsqueeze(1).expand(-1, other.descriptors.shape[1], -1)

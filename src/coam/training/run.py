@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from coam.data.sample import BatchSource
 from coam.errors import ConfigError, DataError
-from coam.models.encoders import load_pretrained
+from coam.models.encoders import Encoder, load_pretrained, public_weights
 from coam.models.network import DescriptorNetwork
 from coam.models.registry import ModelFile, build_model, load_model, save_model
 from coam.tensors import exact_products
+from coam.training.ahead import Ahead
 from coam.training.checkpoint import TrainState
 from coam.training.config import OptimiserSpec, Phase, Recipe, load_recipe
 from coam.training.log import Report
-from coam.training.loop import MODEL, Outcome, Run, make_fabric, run_lock, seed_step, to_device
+from coam.training.loop import MODEL, Outcome, Run, make_fabric, run_lock, seed_step, step_seed, to_device
 from coam.training.objective import Objective, build_objective, build_source
 from coam.training.optimiser import (
     average_decay,
@@ -39,29 +40,55 @@ def run_recipe(
     report: Report | None = None,
     device: str = "auto",
     devices: int = 1,
+    download: bool = False,
 ) -> Outcome[DescriptorNetwork]:
-    """Train `recipe` on the data below `data`; everything it leaves lies in `folder`."""
+    """Train `recipe` on the data below `data`; everything it leaves lies in `folder`.
+
+    `download`: the encoder's public weights may be fetched where they are not on this machine.
+    """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
     if not data.is_dir():
         raise DataError(f"{data}: no such folder; --data names the one that holds the recipe's sources")
     check_batches(recipe, devices)  # before the other processes are started
-    start = build_start(recipe, data)
+    start = build_start(recipe, data, download)
     fabric = make_fabric(device, devices)
     source = build_source(recipe, data, fabric.device)
     return train(recipe, source, start.model, folder, fabric, minutes * 60, report, inherited_card(start))
 
 
-def build_start(recipe: Recipe, root: Path) -> ModelFile:
-    """The model a recipe starts from, with the card of the one it fine-tunes (empty for a new one)."""
+def build_start(recipe: Recipe, root: Path, download: bool = False) -> ModelFile:
+    """The model a recipe starts from, with the card of the one it fine-tunes (empty for a new one).
+
+    `download`: see `load_encoder_weights`.
+    """
     spec = recipe.model
     if spec.start is not None:
         return load_model(spec.start)
     torch.manual_seed(recipe.seed)
     model = build_model(spec.architecture, spec.config)
     if spec.encoder_weights is not None:
-        load_pretrained(model.encoder, root / spec.encoder_weights)
+        load_encoder_weights(model.encoder, root / spec.encoder_weights, download)
     return ModelFile(model, recipe.name, spec.architecture, trained=False)
+
+
+def load_encoder_weights(encoder: Encoder, path: Path, download: bool) -> None:
+    """Fill an encoder from the file a recipe names; where it is missing, from torchvision's public one.
+
+    The public file is looked for where torch keeps its downloads; it is fetched only with `download`.
+    """
+    public = public_weights(encoder)
+    if path.is_file() or public is None or path.name != public.name:
+        load_pretrained(encoder, path)
+    elif public.is_file():
+        load_pretrained(encoder, public)
+    elif download:
+        load_pretrained(encoder, download=True)
+    else:
+        raise DataError(
+            f"{path}: not there, and not at {public}; put it there, or add --download to fetch"
+            f" {encoder.public_url}"
+        )
 
 
 def train(
@@ -88,7 +115,10 @@ def train(
         run = Run(recipe, state, folder, fabric, report, started)
         step = Step(recipe, source, build_objective(model, recipe), state, fabric)
         set_training_mode(model, recipe.optimiser)
-        run.take_steps(step, lambda: run.seconds() >= budget_seconds)
+        try:
+            run.take_steps(step, lambda: run.seconds() >= budget_seconds)
+        finally:
+            step.close()
         averaged = averaged_copy(model, state.average)
         if fabric.is_global_zero:
             name, full_card = describe(recipe, state.step, card or {})
@@ -131,6 +161,11 @@ class Step:
         )
         self.decay = torch.ones((), device=device)  # of the moving average
         self.use_graph = device.type == "cuda" and fabric.world_size == 1 and source.recordable
+        # Batches that are read from disk are drawn while the network learns from the one before.
+        self.ahead = None if source.recordable else Ahead(self._draw)
+        if self.ahead is not None:
+            # The precision of products is a setting of the whole process: a thread may not switch it.
+            torch.set_float32_matmul_precision("highest")
         self.phase: Phase | None = None
         self.graph: Any = None
         self.eager_left = 0
@@ -151,6 +186,11 @@ class Step:
             self.objective.use_compiled(phase.compile and self.use_graph)
         return self._figures(phase), phase.batch
 
+    def close(self) -> None:
+        """Draw no further batches."""
+        if self.ahead is not None:
+            self.ahead.close()
+
     def _figures(self, phase: Phase) -> dict[str, Tensor]:
         if not self.use_graph:
             return self._take(phase)
@@ -164,9 +204,11 @@ class Step:
         return self.result
 
     def _take(self, phase: Phase) -> dict[str, Tensor]:
-        share = phase.batch // self.fabric.world_size
-        with exact_products():  # rounded positions would be wrong ones
-            batch = self.source.sample(share, phase.size, phase.points, self.generator)
+        if self.ahead is not None:
+            batch = self.ahead.take(self.state.step, self.recipe.steps)
+        else:
+            with exact_products():  # rounded positions would be wrong ones
+                batch = self._sample(phase, self.generator)
         self.optimiser.zero_grad(set_to_none=True)
         figures = self.wrapped(**batch.tensors())
         self.fabric.backward(figures["loss"])
@@ -175,6 +217,16 @@ class Step:
         self.optimiser.step()
         update_average(self.state.average, network, self.decay)
         return {**{key: value.detach() for key, value in figures.items()}, "gradient": norm}
+
+    def _sample(self, phase: Phase, generator: torch.Generator) -> Any:
+        share = phase.batch // self.fabric.world_size
+        return self.source.sample(share, phase.size, phase.points, generator)
+
+    def _draw(self, step: int) -> Any:
+        """The batch of a step, which depends on nothing but the recipe, the step and the process."""
+        generator = torch.Generator(device=self.fabric.device)
+        generator.manual_seed(step_seed(self.recipe.seed, step, self.fabric.global_rank))
+        return self._sample(phase_of(self.recipe, step), generator)
 
     def _on_side_stream(self, phase: Phase) -> dict[str, Tensor]:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -5,20 +5,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coam.errors import DataError
+from coam.errors import ConfigError, DataError
 from coam.evaluation.benchmarks.localization import (
+    AACHEN,
+    LOCALIZATION,
     aligned_errors,
     load_aachen,
     load_localization,
     localization_recall,
+    partners,
 )
 from coam.evaluation.benchmarks.sfm import (
+    SFM,
     compare_places,
     find_scenes,
     reconstruct_with_sift,
     sfm_page,
     sfm_text,
 )
+from coam.sfm.interchange.nvm import nvm_to_colmap
 from support import SHARED
 from support.simple_matchers import save, textured
 
@@ -175,6 +180,89 @@ def test_aachen_layout(tmp_path: Path) -> None:
     listing.write_text("query/night/nexus5x/gone.jpg SIMPLE_RADIAL 160 120 200 80 60 0.1\n")
     with pytest.raises(DataError, match=r"gone.jpg is not in images_upright/"):
         load_aachen(tmp_path)
+
+
+def write_nvm(root: Path) -> None:
+    """Aachen v1.0's files: two database photos that share one point."""
+    (root / "3D-models").mkdir(exist_ok=True)
+    (root / "3D-models" / "aachen_cvpr2018_db.nvm").write_text(
+        "NVM_V3\n\n2\n./db/1.jpg 200 1 0 0 0 1 2 3 -0.1 0\n"
+        "db/2.jpg 210 0.70710678 0 0.70710678 0 4 0 0 0 0\n\n1\n"
+        "0.5 0.25 9 10 20 30 2 0 5 -3 4 1 7 10.5 -2\n\n0\n"
+    )
+    (root / "3D-models" / "database_intrinsics.txt").write_text(
+        "db/1.jpg SIMPLE_RADIAL 160 120 200 80 60 0.1\ndb/2.jpg SIMPLE_RADIAL 160 120 210 80 60 0\n"
+    )
+
+
+def test_aachen_v1_0(tmp_path: Path) -> None:
+    pytest.importorskip("pycolmap")
+    from coam.sfm.colmap_model import covisibility, model_poses, read_model
+
+    write_nvm(tmp_path)
+    images = tmp_path / "images" / "images_upright"
+    for name in ("db/1.jpg", "db/2.jpg", "query/night/nexus5x/n.jpg"):
+        save(images / name, textured())
+    (tmp_path / "queries").mkdir()
+    listing = tmp_path / "queries" / "night_time_queries_with_intrinsics.txt"
+    listing.write_text("query/night/nexus5x/n.jpg SIMPLE_RADIAL 160 120 200 80 60 0.1\n")
+    (tmp_path / "image_pairs_to_match.txt").write_text(
+        "db/1.jpg db/2.jpg\ndb/2.jpg query/night/nexus5x/n.jpg\ndb/1.jpg query/day/other.jpg\n"
+    )
+    scene = load_aachen(tmp_path)
+    assert scene.names == ["db/1.jpg", "db/2.jpg"]
+    assert len(scene.pairs) == 2  # what is not asked is not matched
+    assert partners(scene, "query/night/nexus5x/n.jpg", scene.names) == ["db/2.jpg"]
+    model = read_model(nvm_to_colmap(scene.reference, scene.cameras, tmp_path / "given"))
+    rotation, translation = model_poses(model)["db/1.jpg"]
+    np.testing.assert_allclose(-rotation.T @ translation, [1, 2, 3], atol=1e-9)
+    rotation, translation = model_poses(model)["db/2.jpg"]  # a quarter turn about y
+    np.testing.assert_allclose(rotation, [[0, 0, 1], [0, 1, 0], [-1, 0, 0]], atol=1e-7)
+    np.testing.assert_allclose(-rotation.T @ translation, [4, 0, 0], atol=1e-7)
+    assert list(covisibility(model).values()) == [1]
+    (point,) = model.points3D.values()
+    assert point.xyz.tolist() == [0.5, 0.25, 9]
+    first = next(image for image in model.images.values() if image.name == "db/1.jpg")
+    assert first.points2D[0].xy.tolist() == [80 - 3, 60 + 4]  # .nvm counts from the middle of the photo
+    assert list(model.cameras[first.camera_id].params) == [200, 80, 60, 0.1]
+    with pytest.raises(DataError, match=r"lacks 3D-models/aachen_v_1_1; get Aachen Day-Night v1\.1"):
+        load_aachen(tmp_path, release="1.1")
+    with pytest.raises(ConfigError, match=r"choose 1.1 or 1.0"):
+        load_aachen(tmp_path, release="2")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("NVM_V2\n", "does not begin with NVM_V3"),
+        ("NVM_V3\nmany\n", "a count was expected"),
+        ("NVM_V3\n1\na.jpg 1 2\n", "the line of a photo is damaged"),
+        ("NVM_V3\n1\na.jpg 1 1 0 0 0 0 0 0 0 0\n1\n0 0 0 1 1 1 2 0 0 0 0\n", "point 1 is damaged"),
+        ("NVM_V3\n1\nb.jpg 1 1 0 0 0 0 0 0 0 0\n", "no camera is given for b.jpg"),
+    ],
+)
+def test_damaged_nvm_files(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.nvm").write_text(text)
+    with pytest.raises(DataError, match=message):
+        nvm_to_colmap(tmp_path / "a.nvm", {"a.jpg": "SIMPLE_RADIAL 16 12 20 8 6 0"}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "preset", "given", "wanted"),
+    [
+        (SFM, "paper", {}, (8192, "quantised")),
+        (SFM, None, {}, (4096, "refined")),
+        (SFM, "paper", {"max_matches": 99}, (99, "quantised")),
+        (AACHEN, "paper", {}, (2000, None)),
+        (LOCALIZATION, "default", {}, (4096, None)),
+    ],
+)
+def test_presets_fill_what_is_not_given(benchmark, preset, given, wanted) -> None:
+    values = benchmark.filled({"preset": preset, "max_matches": None, "tracks": None} | given)
+    assert (values["max_matches"], values["tracks"]) == wanted
+    with pytest.raises(ConfigError, match="choose default, paper"):
+        benchmark.filled({"preset": "best"})
 
 
 MULTIVIEW = SHARED / "data" / "multiview" / "fern.tar"

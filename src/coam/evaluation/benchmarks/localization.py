@@ -4,10 +4,14 @@
 poses of all photos, in metres), ROOT/queries.txt (names of the queries, one per line, optionally followed by
 the camera as COLMAP writes it: MODEL WIDTH HEIGHT PARAMS).
 
-`aachen` layout (Aachen Day-Night v1.1 as distributed for visuallocalization.net): ROOT/images_upright/db/..,
-ROOT/images_upright/query/night/.., the COLMAP model ROOT/3D-models/aachen_v_1_1/, and the query lists
-ROOT/queries/night_time_queries_with_intrinsics.txt (and day_..). The poses of its queries are not public: the
-submission file goes to the evaluation server. Version 1.0's .nvm model is not read.
+`aachen` layout (Aachen Day-Night as distributed for visuallocalization.net): ROOT/images_upright/db/.. (or
+ROOT/images/images_upright/..), ROOT/images_upright/query/night/.., and the query lists
+ROOT/queries/night_time_queries_with_intrinsics.txt (and day_..). The model of v1.1 is the COLMAP model
+ROOT/3D-models/aachen_v_1_1/; that of v1.0, which the paper used (98 night queries), is
+ROOT/3D-models/aachen_cvpr2018_db.nvm with ROOT/3D-models/database_intrinsics.txt. Where both are there,
+--release says which; v1.0 then takes the queries of its own list (v1.1 has 191 at night). Where ROOT holds
+image_pairs_to_match.txt (the benchmark for local features, which the paper followed), those pairs are matched
+and no others. The poses of the queries are not public: the submission file goes to the evaluation server.
 
 Protocol (Sattler et al., CVPR 2018): the reference photos keep their GIVEN poses, points are triangulated
 from our matches of pairs that see common points; the queries are located in that model (PnP + RANSAC). A
@@ -21,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import DataError
+from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers.by_name import MatcherSpec
 from coam.evaluation.pairs import listed_lines
 from coam.evaluation.reports.html import page, provenance, table
@@ -37,6 +41,7 @@ from coam.evaluation.reports.text import format_value
 from coam.evaluation.runner import Benchmark, Option, environment, write_json
 from coam.geometry.alignment import Pose, align_poses, camera_centres
 from coam.geometry.pose import rotation_error
+from coam.sfm.interchange.nvm import nvm_to_colmap, read_nvm_photos
 from coam.store.atomic import write_text
 
 Array = npt.NDArray[np.float64]
@@ -50,10 +55,12 @@ class LocalizationScene:
     """Photos, which of them are queries, and the truth."""
 
     images: Path
-    reference: Path  # COLMAP model with the poses of the reference photos
+    reference: Path  # COLMAP model (or .nvm file) with the poses of the reference photos
     names: list[str]  # reference photos
     queries: dict[str, str | None]  # name -> camera, where given
     truth: dict[str, Pose]  # true poses of whatever has one
+    cameras: dict[str, str] = field(default_factory=dict)  # of the reference photos, where it is an .nvm file
+    pairs: tuple[tuple[str, str], ...] = ()  # what is to be matched; none: all pairs that share points
 
 
 def load_localization(root: Path) -> LocalizationScene:
@@ -72,21 +79,47 @@ def load_localization(root: Path) -> LocalizationScene:
     return LocalizationScene(root / "images", root / "sparse", names, queries, truth)
 
 
-def load_aachen(root: Path, when: str = "night") -> LocalizationScene:
-    """Read Aachen Day-Night v1.1; `when` is night or day."""
-    images, reference = root / "images_upright", root / "3D-models" / "aachen_v_1_1"
+def load_aachen(root: Path, when: str = "night", release: str | None = None) -> LocalizationScene:
+    """Read Aachen Day-Night; `when` is night or day, `release` 1.0, 1.1 or None (the one that is there)."""
+    models = root / "3D-models"
+    places = {"1.1": models / "aachen_v_1_1", "1.0": models / "aachen_cvpr2018_db.nvm"}
+    if release is not None and release not in places:
+        raise ConfigError(f"--release {release}: choose {' or '.join(places)}")
+    release = release or next((name for name, place in places.items() if place.exists()), "1.1")
+    reference = places[release]
+    images = root / "images" / "images_upright"
+    images = images if images.is_dir() else root / "images_upright"
     listing = root / "queries" / f"{when}_time_queries_with_intrinsics.txt"
-    for needed in (images, reference, listing):
+    cameras = models / "database_intrinsics.txt"
+    for needed in (images, reference, listing, *([cameras] if release == "1.0" else [])):
         if not needed.exists():
             raise DataError(
-                f"{root} lacks {needed.relative_to(root)}; get Aachen Day-Night v1.1 "
+                f"{root} lacks {needed.relative_to(root)}; get Aachen Day-Night v{release} "
                 "(images_upright, 3D-models, queries) from visuallocalization.net"
             )
     queries = _read_queries(listing, images)
-    names = [
-        name for name in sorted(_read_poses(reference)) if name not in queries and (images / name).is_file()
-    ]
-    return LocalizationScene(images, reference, names, queries, {})
+    if release == "1.0":
+        known = [photo.name for photo in read_nvm_photos(reference)]
+    else:
+        known = list(_read_poses(reference))
+    names = [name for name in sorted(known) if name not in queries and (images / name).is_file()]
+    given = (
+        {name: " ".join(camera) for _, (name, *camera) in listed_lines(cameras)} if release == "1.0" else {}
+    )
+    wanted = root / "image_pairs_to_match.txt"
+    pairs = _read_pairs(wanted, {*names, *queries}) if wanted.is_file() else ()
+    return LocalizationScene(images, reference, names, queries, {}, given, pairs)
+
+
+def _read_pairs(listing: Path, known: set[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs of known names; what a list says of other queries is left out."""
+    pairs = []
+    for where, words in listed_lines(listing):
+        if len(words) != 2:
+            raise DataError(f"{where} has {len(words)} entries, wanted two photo names")
+        if known.issuperset(words):
+            pairs.append((words[0], words[1]))
+    return tuple(pairs)
 
 
 def _read_poses(folder: Path) -> dict[str, Pose]:
@@ -166,12 +199,19 @@ def evaluate_localization(
 
     matcher = without_rematching(spec.create())
     reference = _reference_folder(scene, output / "reference")
+    if scene.reference.suffix == ".nvm":
+        given = output / "given_model"
+        if not given.is_dir():
+            nvm_to_colmap(scene.reference, scene.cameras, given)
+        scene = replace(scene, reference=given)
     say(f"model of {len(scene.names)} photos")
     _build_model(scene, reference, output / "model", matcher, from_scratch, say)
     localizer = Localizer(output / "model", matcher, reference)
     answers = []
     for name, camera in scene.queries.items():
-        answers.append(localizer.locate(read_photo(scene.images / name, name), camera))
+        photo, listed = read_photo(scene.images / name, name), partners(scene, name, localizer.names)
+        lifted = localizer.lift(photo.path, listed) if scene.pairs else None
+        answers.append(localizer.locate(photo, camera, lifted=lifted))
         say(f"{name}: {answers[-1].inliers} inliers {answers[-1].reason}")
     # The evaluation server knows queries by their file name alone.
     short = [replace(answer, name=Path(answer.name).name) for answer in answers]
@@ -200,6 +240,12 @@ def evaluate_localization(
     return report
 
 
+def partners(scene: LocalizationScene, query: str, names: list[str]) -> list[str]:
+    """Photos of the model that the list of pairs wants matched with a query."""
+    listed = [a if b == query else b for a, b in scene.pairs if query in (a, b)]
+    return [name for name in dict.fromkeys(listed) if name in names]
+
+
 def _build_model(
     scene: LocalizationScene, photos: Path, output: Path, matcher: Any, from_scratch: bool, say: Say
 ) -> None:
@@ -213,6 +259,8 @@ def _build_model(
         return
     # A small set is matched completely; a large one along the points that its own model says are shared.
     pairs = exhaustive_pairs(scene.names) if len(scene.names) <= EXHAUSTIVE_UP_TO else None
+    if scene.pairs:
+        pairs = [pair for pair in scene.pairs if set(scene.names).issuperset(pair)]
     work = open_workspace(photos, output, matcher, say=say, reference=scene.reference)
     triangulate_known_poses(work, pairs)
 
@@ -248,8 +296,8 @@ LOCALIZATION = Benchmark(
     load=load_localization,
     run=evaluate_localization,
     run_options=(Option("from_scratch", bool, False, "Reconstruct the reference photos too.", ("--map",)),),
-    shared=("max_matches",),
-    max_matches=4096,
+    shared=("max_matches", "preset"),
+    presets={"default": {"max_matches": 4096}, "paper": {"max_matches": 2000}},  # the paper: K = 2000
     text=localization_text,
     result="figures",
 )
@@ -258,6 +306,9 @@ AACHEN = replace(
     LOCALIZATION,
     name="aachen",
     load=load_aachen,
-    options=(Option("when", str, "night", "night or day."),),
+    options=(
+        Option("when", str, "night", "night or day."),
+        Option("release", str | None, None, "1.0 (.nvm, 98 night queries: the paper's) or 1.1."),
+    ),
     run_options=(),
 )

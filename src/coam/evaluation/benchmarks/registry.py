@@ -38,6 +38,14 @@ BENCHMARKS: dict[str, Entry] = {
         "coam.evaluation.benchmarks.wxbs:WXBS",
         "Hand-clicked points under changes of light, season and sensor: epipolar recall.",
     ),
+    "wxbs-warp": Entry(
+        "coam.evaluation.benchmarks.wxbs:WXBS_WARP",
+        "The same points sent through the dense warp: share that arrives (PCK).",
+    ),
+    "evd": Entry(
+        "coam.evaluation.benchmarks.evd:EVD",
+        "Extreme viewpoints of planes: error of the homography over the part that both photos show.",
+    ),
     "pair-score": Entry(
         "coam.evaluation.benchmarks.pair_score:PAIR_SCORE",
         "Does the score know which photos overlap? ROC and calibration.",
@@ -64,7 +72,7 @@ BENCHMARKS: dict[str, Entry] = {
     ),
     "aachen": Entry(
         "coam.evaluation.benchmarks.localization:AACHEN",
-        "Aachen Day-Night v1.1: triangulate, locate, write the submission of the evaluation server.",
+        "Aachen Day-Night v1.0 and v1.1: triangulate, locate, write the submission of the evaluation server.",
     ),
 }
 

@@ -214,11 +214,18 @@ SFM = Benchmark(
     run_options=(
         Option("with_sift", bool, True, "COLMAP's SIFT beside ours.", ("--sift/--no-sift",)),
         Option(
-            "tracks", str, "refined", "Our sub-pixel tracks: quantised, merged, or refined in the photos."
+            "tracks",
+            str | None,
+            None,
+            "Our sub-pixel tracks: quantised (with --preset paper), merged, or refined in the photos (else).",
         ),
     ),
-    shared=("max_matches",),
-    max_matches=4096,
+    shared=("max_matches", "preset"),
+    # The paper: K = 8192, positions on the grid as they are.
+    presets={
+        "default": {"max_matches": 4096, "tracks": "refined"},
+        "paper": {"max_matches": 8192, "tracks": "quantised"},
+    },
     text=sfm_text,
     result="scenes",
 )

@@ -9,12 +9,12 @@ from typing import Any
 
 from coam.errors import ConfigError
 from coam.models.encoders.base import PYRAMID_STRIDES, Encoder
-from coam.models.encoders.checkpoints import load_pretrained
+from coam.models.encoders.checkpoints import load_pretrained, public_weights
 from coam.models.encoders.efficientnet import EfficientNetB1Encoder, EfficientNetLite1Encoder
 from coam.models.encoders.resnet import ResNet34Encoder, ResNet50Encoder
 from coam.models.encoders.timm_encoder import TimmEncoder
 
-__all__ = ["ENCODERS", "PYRAMID_STRIDES", "Encoder", "build_encoder", "load_pretrained"]
+__all__ = ["ENCODERS", "PYRAMID_STRIDES", "Encoder", "build_encoder", "load_pretrained", "public_weights"]
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {
     "resnet34": ResNet34Encoder,

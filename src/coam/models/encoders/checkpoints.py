@@ -64,6 +64,16 @@ def load_pretrained(encoder: Encoder, source: str | Path | None = None, *, downl
     load_tensors(encoder, tensors, url)
 
 
+def public_weights(encoder: Encoder) -> Path | None:
+    """Where torch keeps the weights that torchvision publishes for this encoder; None if none are known.
+
+    The file may not be there: `load_pretrained(encoder, download=True)` puts it there.
+    """
+    if encoder.public_url is None:
+        return None
+    return Path(torch.hub.get_dir()) / "checkpoints" / encoder.public_url.rsplit("/", 1)[-1]
+
+
 def load_tensors(encoder: Encoder, tensors: Mapping[str, Tensor], origin: str) -> None:
     """Fill `encoder` from named tensors; `origin` is what errors call them."""
     given = encoder.with_own_names(tensors)
