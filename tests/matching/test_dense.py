@@ -35,3 +35,13 @@ def test_the_papers_refinement_weighs_by_similarity_and_score():
     found = matching.of_keypoints(FIRST, SECOND, POINT)
     # Weights above the smallest, .2: 0, .52, .4 at x = 1.5, 5.5, 9.5.
     assert found.points1[0, 0].item() == pytest.approx((0.52 * 5.5 + 0.4 * 9.5) / 0.92, abs=1e-4)
+
+
+def test_eq_2_is_reported_as_it_is():
+    """Two mutual pairs of cells: c_kl = r_k r_l <d_k, d_l>, neither its root nor anything else."""
+    first = toy([[1.0, 0.0], [0.0, 1.0]], [0.9, 0.5])
+    second = toy([[0.8, 0.6], [0.0, 1.0]], [0.7, 0.6])
+    options = {"ranking": "paper", "refinement": "none", "min_distinctiveness": 0.0, "crowding": 1.0}
+    found = DenseMatching(MatcherConfig(**options), 20.0).between(first, second)
+    assert list(zip(found.index0.tolist(), found.index1.tolist(), strict=True)) == [(0, 0), (1, 1)]
+    assert found.score.tolist() == pytest.approx([0.9 * 0.7 * 0.8, 0.5 * 0.6 * 1.0])
