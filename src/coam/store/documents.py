@@ -6,7 +6,8 @@ bits, no references (a YAML file of a kilobyte can stand for gigabytes through t
 given.
 
 A shape is a type or a tuple of types; [shape] for lists; {"name": shape} for objects, whose named values are
-checked where they are there; {str: shape} for objects with any names.
+checked where they are there; Whole({"name": shape}) for objects that must have them all; {str: shape} for objects
+with any names.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ MOST_YAML_BYTES = 1 << 20  # recipes are small, and YAML is slow to read
 MOST_DEPTH = 64
 _SEAL = "sha256"
 StrPath = str | os.PathLike[str]
+
+
+class Whole(dict[str, Any]):
+    """The shape of an object that lacks none of these names."""
 
 
 def read_text(
@@ -117,6 +122,8 @@ def check_shape(value: Any, shape: Any, where: str = "") -> None:
             check_shape(item, shape[0], f"{where}[{number}]")
     elif isinstance(shape, dict):
         _check_type(value, dict, where)
+        if isinstance(shape, Whole) and (lacking := shape.keys() - value.keys()):
+            raise ValueError(f"{where or 'it'} lacks {min(lacking)}"[:200])
         for name, item in value.items():
             inner = shape.get(name, shape.get(str))
             if inner is not None:
