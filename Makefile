@@ -23,7 +23,7 @@ BROWSER := ".[$(EXTRAS),app,browser]"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: docs notebooks ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke lock mutants clean
+.PHONY: docs notebooks ablation card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-attacks test-browser test-kernels lint bench train-smoke lock mutants clean
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -37,6 +37,9 @@ test: $(VENV)/.dev ## the fast tests
 
 test-slow: $(VENV)/.all ## the tests that take minutes
 	@$(PYTEST) -m slow $(ARGS)
+
+test-attacks: $(VENV)/.dev ## thousands of attacks and hundreds of kills, with counts (docs/reliability.md; an hour)
+	@$(ONE_THREAD) PYTHONPATH=src:tests $(BIN)/python -m hardening $(ARGS)
 
 test-browser: $(VENV)/.browser ## the tests of the app, and those that drive a real browser (Chromium)
 	@$(PYTEST) tests/app $(ARGS)

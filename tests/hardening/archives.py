@@ -120,19 +120,40 @@ def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
     for shape in ("(10**9,)", "(2**62,)", "(-1,)", "(2**40, 2**40)", "(1.5,)", "'x'", "(1,)" * 40, "()"):
         for kind in ("<f4", "|O", "|V8", "<M8[s]", "not a type"):
             entry = _npy(_described(shape, kind), b"\0" * 64)
-            yield f"shape-{shape[:12]}-{kind}", _zip(dict.fromkeys((f"{n}.npy" for n in ["header", *names]), entry))
+            yield (
+                f"shape-{shape[:12]}-{kind}",
+                _zip(dict.fromkeys((f"{n}.npy" for n in ["header", *names]), entry)),
+            )
     yield "header-of-code", _zip({"header.npy": _npy("__import__('os').system('touch was_run')\n")})
     yield "header-deep", _zip({"header.npy": _npy("(" * 60000 + "\n", version=b"\x02\x00")})
     yield "header-huge", _zip({"header.npy": _npy(" " * 20_000_000 + "\n", version=b"\x02\x00")})
     yield "version-9", _zip({"header.npy": _npy(_described("(1,)"), version=b"\x09\x00")})
-    for text in ('"text"', "[" * 100_000, '{"a":' * 5000, "{", "null", '{"format": 7}', '{"sha256": 1e999}', "\ud800"):
+    for text in (
+        '"text"',
+        "[" * 100_000,
+        '{"a":' * 5000,
+        "{",
+        "null",
+        '{"format": 7}',
+        '{"sha256": 1e999}',
+        "\ud800",
+    ):
         header = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
         yield f"json-{text[:6]!r}", _with(header=np.array(header), **{n: np.zeros(3) for n in names})
-    for value in (np.zeros((3, 7)), np.array("text"), np.array(None, object), np.zeros((0, 0, 0)), np.array([True])):
+    for value in (
+        np.zeros((3, 7)),
+        np.array("text"),
+        np.array(None, object),
+        np.zeros((0, 0, 0)),
+        np.array([True]),
+    ):
         yield f"array-{value.dtype}-{value.ndim}", _with(header=np.array("{}"), **dict.fromkeys(names, value))
     yield "pickled", _zip({"image_paths.npy": _npy(_described("(1,)", "|O"), pickle.dumps(print))})
     yield "pickled-deep", _zip({"image_paths.npy": _npy(_described("(1,)", "|O"), b"]" * 200_000 + b".")})
-    yield "pickled-large", _zip({"image_paths.npy": _npy(_described("(1,)", "|O"), b"\x8e" + struct.pack("<Q", 2**60) + b".")})
+    yield (
+        "pickled-large",
+        _zip({"image_paths.npy": _npy(_described("(1,)", "|O"), b"\x8e" + struct.pack("<Q", 2**60) + b".")}),
+    )
     yield "names", _zip({"../../out.npy": b"x", "/etc/out.npy": b"x", "a\0b.npy": b"x", ".npy": b"x"})
     yield "many-entries", _zip({f"{n}.npy": b"" for n in range(20_000)}, zipfile.ZIP_STORED)
     yield "bomb-6-gigabytes", _bomb(6)

@@ -2,8 +2,9 @@
 
 An attack does something with hostile input in an empty folder. Allowed are an error of ours in one line
 ("refused"), and an answer that is right ("same") or that nobody can judge ("read"). Everything else is a
-defect: "traceback", "hang", "memory", "crash" (the process died), "silent" (other values than were written),
-"left" (something stays behind), "not a line" (an error of several lines, or one that no terminal would show whole).
+defect: "traceback", "hang", "memory", "crash" (the process died), "silent" (other values than were
+written), "left" (something stays behind), "not a line" (an error of several lines, or one that no
+terminal would show whole).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from coam.errors import CoamError
 
 DEFECTS = ("traceback", "hang", "memory", "crash", "silent", "left", "not a line")
 SECONDS = 20.0  # of processor time for one attack: what is refused is refused within some of them
-PATIENCE = 240.0  # seconds of the clock: machines may be busy
+PATIENCE = 60.0  # seconds of the clock in which a process that waits for something does nothing at all
 MEGABYTES = 1500  # that one attack may add
 LONGEST_LINE = 1000  # characters
 ADDRESS_SPACE = 16 << 30  # bytes: before a bomb takes the machine
@@ -87,11 +88,11 @@ def command_line(*arguments: object) -> str:
     raise RuntimeError(f"exit code {code}: {err.getvalue()[-800:]}")
 
 
-def run_attacks(attacks: Iterable[Attack], work: Path, seconds: float = SECONDS) -> list[Outcome]:
+def run_attacks(attacks: Iterable[Attack], work: Path) -> list[Outcome]:
     """What becomes of each, in order. Each runs in a folder of its own below `work`, which is removed."""
     waiting, outcomes = list(attacks), []
     while waiting:
-        done = _run_until_death(waiting, work, seconds)
+        done = _run_until_death(waiting, work)
         outcomes += done
         waiting = waiting[len(done) :]
     return outcomes
@@ -105,7 +106,7 @@ def count(outcomes: Sequence[Outcome]) -> dict[str, Counter[str]]:
     return counts
 
 
-def _run_until_death(attacks: Sequence[Attack], work: Path, seconds: float) -> list[Outcome]:
+def _run_until_death(attacks: Sequence[Attack], work: Path) -> list[Outcome]:
     """One child runs attacks until one of them kills it: at least one outcome."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -114,17 +115,19 @@ def _run_until_death(attacks: Sequence[Attack], work: Path, seconds: float) -> l
         _child(attacks, work, writer)
     os.close(writer)
     outcomes: list[Outcome] = []
-    text, end = b"", time.monotonic() + PATIENCE
+    text, end, spent = b"", time.monotonic() + PATIENCE, 0.0
     os.set_blocking(reader, False)
     word = "crash"
     while True:
         try:
             block = os.read(reader, 1 << 16)
         except BlockingIOError:
-            if time.monotonic() > end or _processor_seconds(child) > 10 * seconds * (1 + len(attacks)):
+            if (now := _processor_seconds(child)) > spent:  # on a busy machine it is slow, and does not hang
+                spent, end = now, time.monotonic() + PATIENCE
+            if time.monotonic() > end:
                 word = "hang"
                 break
-            time.sleep(0.01)
+            time.sleep(0.02)
             continue
         if not block:
             break
@@ -147,6 +150,13 @@ def _run_until_death(attacks: Sequence[Attack], work: Path, seconds: float) -> l
 
 def _child(attacks: Sequence[Attack], work: Path, writer: int) -> None:
     """Run attacks one after the other and tell of each; never returns."""
+    try:
+        _run_and_tell(attacks, work, writer)
+    finally:
+        os._exit(0)
+
+
+def _run_and_tell(attacks: Sequence[Attack], work: Path, writer: int) -> None:
     os.setsid()
     own = work / f"child-{os.getpid()}"
     silent = os.open(os.devnull, os.O_WRONLY)
@@ -156,11 +166,10 @@ def _child(attacks: Sequence[Attack], work: Path, writer: int) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     for attack in attacks:
         own.mkdir(parents=True)
-        _limit(resource.RLIMIT_CPU, int(_own_seconds() + 10 * SECONDS))
+        _limit(resource.RLIMIT_CPU, int(_own_seconds() + 3 * SECONDS) + 1)
         outcome = _attempt(attack, own)
         shutil.rmtree(own, ignore_errors=True)
         os.write(writer, json.dumps(outcome).encode() + b"\n")
-    os._exit(0)
 
 
 def _attempt(attack: Attack, folder: Path) -> tuple[str, str]:

@@ -42,16 +42,26 @@ class Format:
 
 def digest_of_matches(matches: Matches) -> str:
     names = ("points0", "points1", "scores", "ids0", "ids1")
-    header = {"sizes": [matches.size0, matches.size1], "grids": [str(matches.grid0), str(matches.grid1)],
-              "overlap": str(matches.overlap), "meta": json.dumps(matches.meta, sort_keys=True)}  # fmt: skip
+    header = {
+        "sizes": [matches.size0, matches.size1],
+        "grids": [str(matches.grid0), str(matches.grid1)],
+        "overlap": str(matches.overlap),
+        "meta": json.dumps(matches.meta, sort_keys=True),
+    }
     return content_digest(header, {name: getattr(matches, name) for name in names})
 
 
 def _digest_of_warp(path: Path) -> str:
     warp = load_warp(path)
     sides = {"forward": warp.forward, "backward": warp.backward}
-    arrays = {f"{name} {what}": getattr(side, what) for name, side in sides.items() for what in ("points", "certainty")}
-    return content_digest({"sizes": [warp.forward.size, warp.backward.size], "meta": json.dumps(warp.meta)}, arrays)
+    arrays = {
+        f"{name} {what}": getattr(side, what)
+        for name, side in sides.items()
+        for what in ("points", "certainty")
+    }
+    return content_digest(
+        {"sizes": [warp.forward.size, warp.backward.size], "meta": json.dumps(warp.meta)}, arrays
+    )
 
 
 def _digest_of_network(path: Path) -> str:
@@ -62,7 +72,9 @@ def _digest_of_network(path: Path) -> str:
 
 RECORDS = {
     (f"a{n}", f"b{n}"): Record(
-        {"ids": np.arange(60, dtype=np.int32) * n, "xy": np.full((60, 2), n / 7)}, {"n": np.array(n)}, f"stamp {n}"
+        {"ids": np.arange(60, dtype=np.int32) * n, "xy": np.full((60, 2), n / 7)},
+        {"n": np.array(n)},
+        f"stamp {n}",
     )
     for n in range(8)
 }
@@ -120,7 +132,7 @@ def attacks(folder: Path, flips: int = 20, cuts: int = 5) -> Iterator[Attack]:
 
 
 def colmap_attacks(model_folder: Path, flips: int = 10, cuts: int = 3) -> Iterator[Attack]:
-    """Damage in sparse/*.bin, with our checksums (noticed) and as a model of others (an error, or a model)."""
+    """Damage in sparse/*.bin, with our checksums (noticed) and as a model of others (without)."""
     for path in sorted((model_folder / "sparse" / "0").glob("*.bin")):
         for number, damaged in enumerate(_damaged(path.read_bytes(), flips, cuts)):
             for reader in (_own_model, _foreign_model):
@@ -129,7 +141,9 @@ def colmap_attacks(model_folder: Path, flips: int = 10, cuts: int = 3) -> Iterat
     for name in ("keypoints.h5",):
         content = (model_folder / name).read_bytes()
         for number, damaged in enumerate(_damaged(content, flips, cuts)):
-            yield Attack("damaged models", f"{name}-{number}", partial(_own_model, model_folder, name, damaged))
+            yield Attack(
+                "damaged models", f"{name}-{number}", partial(_own_model, model_folder, name, damaged)
+            )
 
 
 def _damaged(content: bytes, flips: int, cuts: int) -> Iterator[bytes]:

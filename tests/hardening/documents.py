@@ -26,14 +26,42 @@ from hardening.attempts import Attack, command_line
 from support.small_networks import small_stacked
 
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 10**30, 1e308, float("nan"), float("inf"), "", "x" * 10_000, "\x1b[2J", [], {}, [[]], {"a": {}}, [1] * 1000,
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 10_000,
+    "\x1b[2J",
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    [1] * 1000,
+)
 TEXTS = {
-    "empty": "", "text": "no json", "null": "null", "list": "[]", "number": "7", "string": '"a"', "open": '{"a": ',
-    "deep-lists": "[" * 200_000, "deep-objects": '{"a":' * 100_000, "deep-closed": "[" * 3000 + "]" * 3000,
-    "long-number": "1" * 200_000, "exponent": "1e" + "9" * 1000, "nan": "NaN", "lone-surrogate": '"\\ud800"',
-    "same-keys": '{"matcher": {}, "matcher": 3}', "quotes": '"' * 99_999, "control": '{"a": "\x01"}',
-}  # fmt: skip
+    "empty": "",
+    "text": "no json",
+    "null": "null",
+    "list": "[]",
+    "number": "7",
+    "string": '"a"',
+    "open": '{"a": ',
+    "deep-lists": "[" * 200_000,
+    "deep-objects": '{"a":' * 100_000,
+    "deep-closed": "[" * 3000 + "]" * 3000,
+    "long-number": "1" * 200_000,
+    "exponent": "1e" + "9" * 1000,
+    "nan": "NaN",
+    "lone-surrogate": '"\\ud800"',
+    "same-keys": '{"matcher": {}, "matcher": 3}',
+    "quotes": '"' * 99_999,
+    "control": '{"a": "\x01"}',
+}
 
 
 def changed(value: Any) -> Iterator[tuple[str, Any]]:
@@ -68,6 +96,20 @@ def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     return changed
 
 
+REPORT = {
+    "benchmark": "hpatches",
+    "matcher": {"matcher": "a"},
+    "settings": {"k": 1},
+    "curve_axes": ["x", "y"],
+    "curves": {"all": [[1.0, 0.5], [2.0, None]]},
+    "tables": {},
+    "pairs": [
+        {"name": f"s{n}/1-2", "sequence": f"s{n}", "subsets": ["all"], "row": {"a": 0.5, "matches": "nan"}}
+        for n in range(9)
+    ],
+}
+
+
 Document = tuple[str, str, Any, Callable[[Path], object]]  # name, file's name, value, reader of its folder
 
 
@@ -80,9 +122,14 @@ def attacks(model_folder: Path, work: Path, every: int = 1) -> Iterator[Attack]:
     identity = {"matcher": {"name": "a", "settings": {"resolution": 640}}, "weights": "abc", "format": 2}
     documents: list[Document] = [
         ("settings", "settings.json", read_json(model_folder / "settings.json"), _settings),
-        ("summary", "summary.json", read_json(model_folder / "summary.json"), partial(_summary, model_folder)),
+        (
+            "summary",
+            "summary.json",
+            read_json(model_folder / "summary.json"),
+            partial(_summary, model_folder),
+        ),
         ("predictions", "predictions.json", identity, lambda folder: PredictionStore(folder, identity)),
-        ("compare", "report.json", {"tables": {}, "pairs": [{"name": "a"}], "benchmark": "hpatches"}, _compare),
+        ("compare", "report.json", REPORT, _compare),
     ]
     number = 0
     for name, file, value, reader in documents:
@@ -91,9 +138,16 @@ def attacks(model_folder: Path, work: Path, every: int = 1) -> Iterator[Attack]:
         for kind, other in changed(value):
             number += 1
             if number % every == 0:
-                yield Attack("documents", f"{name}-{kind}", partial(_read_value, file, other, number % 2 == 0, reader))
-    save_model(small_stacked(), work / "sound.safetensors", "sound", {"licence": "x", "pair_score": {
-        "weights": [1.0, 2.0, 3.0, 4.0], "bias": 0.5, "threshold": 0.5}}, torch.float32)  # fmt: skip
+                yield Attack(
+                    "documents", f"{name}-{kind}", partial(_read_value, file, other, number % 2 == 0, reader)
+                )
+    save_model(
+        small_stacked(),
+        work / "sound.safetensors",
+        "sound",
+        {"licence": "x", "pair_score": {"weights": [1.0, 2.0, 3.0, 4.0], "bias": 0.5, "threshold": 0.5}},
+        torch.float32,
+    )
     tensors, metadata = read_safetensors(work / "sound.safetensors")
     for key in metadata:
         for kind, text in {**TEXTS, "gone": None}.items():
@@ -103,7 +157,9 @@ def attacks(model_folder: Path, work: Path, every: int = 1) -> Iterator[Attack]:
                 number += 1
                 if number % every == 0:
                     text = json.dumps(other)
-                    yield Attack("documents", f"card-{key}.{kind}", partial(_card, tensors, metadata, key, text))
+                    yield Attack(
+                        "documents", f"card-{key}.{kind}", partial(_card, tensors, metadata, key, text)
+                    )
 
 
 def _read_text(file: str, text: str, reader: Callable[[Path], object], folder: Path) -> str:

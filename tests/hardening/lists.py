@@ -13,19 +13,49 @@ from support.odd_files import photo
 
 RANDOM = np.random.default_rng(0).bytes(3000)
 CONTENTS = {
-    "empty": b"", "not-utf-8": b"a.png \xff\xfe.png\n", "utf-16": "a.png b.png\n".encode("utf-16"), "nul": b"a.png \0.png\n",
-    "zeros": bytes(5000), "random": RANDOM, "one-word": b"a.png\n", "three-words": b"a.png b.png c.png\n",
-    "unknown": b"x.png y.png\n", "itself": b"a.png a.png\n", "quote": b'"a.png b.png\n', "escape": b"a.png \x1b[2J.png\n",
-    "long-line": b"a" * 1_000_000, "many-lines": b"x y\n" * 300_000, "parent": b"../../a.png b.png\n", "comment": b"# only\n",
-    "folder": None, "pipe": None, "gone": None, "too-large": b" " * (65 << 20),
-}  # fmt: skip
+    "empty": b"",
+    "not-utf-8": b"a.png \xff\xfe.png\n",
+    "utf-16": "a.png b.png\n".encode("utf-16"),
+    "nul": b"a.png \0.png\n",
+    "zeros": bytes(5000),
+    "random": RANDOM,
+    "one-word": b"a.png\n",
+    "three-words": b"a.png b.png c.png\n",
+    "unknown": b"x.png y.png\n",
+    "itself": b"a.png a.png\n",
+    "quote": b'"a.png b.png\n',
+    "escape": b"a.png \x1b[2J.png\n",
+    "long-line": b"a" * 1_000_000,
+    "many-lines": b"x y\n" * 300_000,
+    "parent": b"../../a.png b.png\n",
+    "comment": b"# only\n",
+    "folder": None,
+    "pipe": None,
+    "gone": None,
+    "too-large": b" " * (65 << 20),
+}
 CAMERAS = (
-    "a.png", "a.png PINHOLE", "a.png PINHOLE 40 32", "PINHOLE 40 32 1 1 1", "PINHOLE x 32 50 50 20 16", "INVALID 40 32 5",
-    "PINHOLE 40 32 nan 50 20 16", "PINHOLE 40 32 inf 50 20 16", "PINHOLE 40 32 1e400 50 20 16", "PINHOLE 40 32 0 0 20 16",
-    "PINHOLE 40 32 -50 -50 20 16", f"PINHOLE {10**30} 32 50 50 20 16", "PINHOLE 1" + "0" * 5000 + " 32 50 50 20 16",
-    "PINHOLE -40 -32 50 50 20 16", "PINHOLE 0 0 50 50 20 16", "PINHOLE 41 32 50 50 20 16", "PINHOLE 40 32 50 50 20 16 1 1",
-    "OPENCV 40 32 50 50 20 16 1e300 1e300 0 0", "SIMPLE_RADIAL 40 32 1e-300 20 16 0", "* PINHOLE 40 32 50 50 20",
-)  # fmt: skip
+    "a.png",
+    "a.png PINHOLE",
+    "a.png PINHOLE 40 32",
+    "PINHOLE 40 32 1 1 1",
+    "PINHOLE x 32 50 50 20 16",
+    "INVALID 40 32 5",
+    "PINHOLE 40 32 nan 50 20 16",
+    "PINHOLE 40 32 inf 50 20 16",
+    "PINHOLE 40 32 1e400 50 20 16",
+    "PINHOLE 40 32 0 0 20 16",
+    "PINHOLE 40 32 -50 -50 20 16",
+    f"PINHOLE {10**30} 32 50 50 20 16",
+    "PINHOLE 1" + "0" * 5000 + " 32 50 50 20 16",
+    "PINHOLE -40 -32 50 50 20 16",
+    "PINHOLE 0 0 50 50 20 16",
+    "PINHOLE 41 32 50 50 20 16",
+    "PINHOLE 40 32 50 50 20 16 1 1",
+    "OPENCV 40 32 50 50 20 16 1e300 1e300 0 0",
+    "SIMPLE_RADIAL 40 32 1e-300 20 16 0",
+    "* PINHOLE 40 32 50 50 20",
+)
 
 
 def attacks(folder: Path) -> Iterator[Attack]:
@@ -69,4 +99,6 @@ def _sfm(option: str, content: bytes | None, kind: str, folder: Path) -> str:
 def _match(content: bytes | None, kind: str, folder: Path) -> str:
     place = _place(content, kind, folder)
     _photos(folder)
-    return command_line("match", "--pairs", place, "-o", folder / "out", "--resolution", 64, "--device", "cpu")
+    return command_line(
+        "match", "--pairs", place, "-o", folder / "out", "--resolution", 64, "--device", "cpu"
+    )

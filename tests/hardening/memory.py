@@ -41,8 +41,12 @@ def _scipy() -> None:
 
 
 LIBRARIES: dict[str, Callable[[], None]] = {
-    "torch": _torch, "numpy": _numpy, "opencv": _opencv, "pillow": _pillow, "scipy": _scipy,
-}  # fmt: skip
+    "torch": _torch,
+    "numpy": _numpy,
+    "opencv": _opencv,
+    "pillow": _pillow,
+    "scipy": _scipy,
+}
 
 
 def attacks(folder: Path) -> Iterator[Attack]:
@@ -58,7 +62,9 @@ def _bounded(megabytes: int) -> None:
     """This process may take so much more from now on."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + (megabytes << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (now + (megabytes << 20), resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
 
 
 def _inside_a_command(take: Callable[[], None], folder: Path) -> str:
@@ -86,6 +92,10 @@ def _match(megabytes: int, folder: Path) -> str:
     load_matcher(device="cpu")  # as a matcher that has run before, which then gets a larger photo
     _bounded(megabytes)
     try:
-        return command_line("match", folder / "a.png", folder / "b.png", "--resolution", 3000, "-o", folder / "o.npz")
+        return command_line(
+            "match", folder / "a.png", folder / "b.png", "--resolution", 3000, "-o", folder / "o.npz"
+        )
     finally:
-        assert sorted(os.listdir(folder)) in (["a.png", "b.png"], ["a.png", "b.png", "o.npz"]), os.listdir(folder)
+        assert sorted(os.listdir(folder)) in (["a.png", "b.png"], ["a.png", "b.png", "o.npz"]), os.listdir(
+            folder
+        )

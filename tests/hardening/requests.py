@@ -1,4 +1,4 @@
-"""Hostile requests to the real web app: no answer that tells of a file, no traceback in its log, always alive."""
+"""Hostile requests to the real web app: no file is told of, no traceback is in its log, it stays alive."""
 
 from __future__ import annotations
 
@@ -33,38 +33,133 @@ def requests(port: int, secret: Path, upload: Path, random: int = 20) -> Iterato
         return "\r\n".join([line, *fields, "", ""]).encode("utf-8", "surrogateescape") + body
 
     for target in (
-        "/", "/%00", "/gradio_api/proxy=%00", "/gradio_api/proxy=http://127.0.0.1:1/", "/gradio_api/proxy=file:///etc/passwd",
-        f"/gradio_api/file={secret}", f"/file={secret}", f"/gradio_api/file=../{secret}", "/gradio_api/file=/dev/zero",
-        "/gradio_api/file=/proc/self/environ", "/gradio_api/file=" + "a" * 5000, "/gradio_api/file=%ff%fe", "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd", "/static/../../../etc/passwd", "/assets/%00", "/svelte/%2e%2e/%2e%2e/x", "//evil.example/", "*",
-        "/gradio_api/info", "/config", "/gradio_api/queue/data?session_hash=%00", "/gradio_api/heartbeat/%00?x", "/theme.css?v=%ff",
-        "/gradio_api/component_server", "/gradio_api/deep_link?session_hash=../../x", "/monitoring/x", "/logout", "/manifest.json",
-    ):  # fmt: skip
+        "/",
+        "/%00",
+        "/gradio_api/proxy=%00",
+        "/gradio_api/proxy=http://127.0.0.1:1/",
+        "/gradio_api/proxy=file:///etc/passwd",
+        f"/gradio_api/file={secret}",
+        f"/file={secret}",
+        f"/gradio_api/file=../{secret}",
+        "/gradio_api/file=/dev/zero",
+        "/gradio_api/file=/proc/self/environ",
+        "/gradio_api/file=" + "a" * 5000,
+        "/gradio_api/file=%ff%fe",
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/static/../../../etc/passwd",
+        "/assets/%00",
+        "/svelte/%2e%2e/%2e%2e/x",
+        "//evil.example/",
+        "*",
+        "/gradio_api/info",
+        "/config",
+        "/gradio_api/queue/data?session_hash=%00",
+        "/gradio_api/heartbeat/%00?x",
+        "/theme.css?v=%ff",
+        "/gradio_api/component_server",
+        "/gradio_api/deep_link?session_hash=../../x",
+        "/monitoring/x",
+        "/logout",
+        "/manifest.json",
+    ):
         for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "TRACE", "BREW"):
             yield f"{method} {target[:60]}", plain(f"{method} {target} HTTP/1.1", "Connection: close")
     for header in (
-        "Origin: http://evil.example", "Origin: null", "Host: evil.example", "X-Forwarded-Host: evil.example", "Cookie: " + "a=b;" * 5000,
-        "Content-Length: -1", "Content-Length: 99999999999", "Transfer-Encoding: chunked", "Expect: 100-continue", "Range: bytes=0-1,0-1,-1",
-        "Upgrade: websocket", "Sec-Fetch-Site: cross-site", "Accept-Encoding: " + "x," * 9000, "X-\x00: a", "A" * 90_000 + ": b",
-    ):  # fmt: skip
+        "Origin: http://evil.example",
+        "Origin: null",
+        "Host: evil.example",
+        "X-Forwarded-Host: evil.example",
+        "Cookie: " + "a=b;" * 5000,
+        "Content-Length: -1",
+        "Content-Length: 99999999999",
+        "Transfer-Encoding: chunked",
+        "Expect: 100-continue",
+        "Range: bytes=0-1,0-1,-1",
+        "Upgrade: websocket",
+        "Sec-Fetch-Site: cross-site",
+        "Accept-Encoding: " + "x," * 9000,
+        "X-\x00: a",
+        "A" * 90_000 + ": b",
+    ):
         yield f"header {header[:40]!r}", plain("GET / HTTP/1.1", header, "Connection: close")
-        yield f"post with {header[:40]!r}", plain("POST /gradio_api/queue/join HTTP/1.1", header, "Connection: close", body=b"{}")
-    values: list[object] = [None, 1, "x", [], {}, [[]], {"path": str(secret), "meta": {"_type": "gradio.FileData"}}, {"path": "/dev/zero"},
-                            {"path": str(secret)}, {"url": f"http://{host}/"}, {"path": "\0"}, {"path": ["a"]}, {"path": str(upload)}]  # fmt: skip
+        yield (
+            f"post with {header[:40]!r}",
+            plain("POST /gradio_api/queue/join HTTP/1.1", header, "Connection: close", body=b"{}"),
+        )
+    values: list[object] = [
+        None,
+        1,
+        "x",
+        [],
+        {},
+        [[]],
+        {"path": str(secret), "meta": {"_type": "gradio.FileData"}},
+        {"path": "/dev/zero"},
+        {"path": str(secret)},
+        {"url": f"http://{host}/"},
+        {"path": "\0"},
+        {"path": ["a"]},
+        {"path": str(upload)},
+    ]
     for number, value in enumerate(values):
         for function in (0, 1, 2, 99, -1, "x", None):
             content = {"data": [value] * 6, "fn_index": function, "session_hash": "abc", "event_data": None}
-            yield f"join {number} {function}", plain(
-                "POST /gradio_api/queue/join HTTP/1.1", "Content-Type: application/json", "Connection: close",
-                body=json.dumps(content).encode(),
-            )  # fmt: skip
+            yield (
+                f"join {number} {function}",
+                plain(
+                    "POST /gradio_api/queue/join HTTP/1.1",
+                    "Content-Type: application/json",
+                    "Connection: close",
+                    body=json.dumps(content).encode(),
+                ),
+            )
     for text in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b'{"data": 1e999}', b'"' * 10_000):
-        yield f"body {text[:9]!r}", plain("POST /gradio_api/queue/join HTTP/1.1", "Content-Type: application/json", "Connection: close", body=text)
-        yield f"upload {text[:9]!r}", plain("POST /gradio_api/upload HTTP/1.1", "Content-Type: multipart/form-data; boundary=x", "Connection: close", body=text)
-    for name in ("../../x.png", "/etc/x.png", "\0.png", "a" * 3000 + ".png", "x\r\nSet-Cookie: a=b.png", "CON", ".", ""):
-        body = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\nrubbish\r\n--x--\r\n'.encode()
-        yield f"upload named {name[:20]!r}", plain("POST /gradio_api/upload HTTP/1.1", "Content-Type: multipart/form-data; boundary=x", "Connection: close", body=body)
-    sound = plain("POST /gradio_api/queue/join HTTP/1.1", "Content-Type: application/json", "Connection: close", body=b'{"data": [], "fn_index": 0}')
+        yield (
+            f"body {text[:9]!r}",
+            plain(
+                "POST /gradio_api/queue/join HTTP/1.1",
+                "Content-Type: application/json",
+                "Connection: close",
+                body=text,
+            ),
+        )
+        yield (
+            f"upload {text[:9]!r}",
+            plain(
+                "POST /gradio_api/upload HTTP/1.1",
+                "Content-Type: multipart/form-data; boundary=x",
+                "Connection: close",
+                body=text,
+            ),
+        )
+    for name in (
+        "../../x.png",
+        "/etc/x.png",
+        "\0.png",
+        "a" * 3000 + ".png",
+        "x\r\nSet-Cookie: a=b.png",
+        "CON",
+        ".",
+        "",
+    ):
+        part = f'Content-Disposition: form-data; name="files"; filename="{name}"'
+        body = f"--x\r\n{part}\r\n\r\nrubbish\r\n--x--\r\n".encode()
+        yield (
+            f"upload named {name[:20]!r}",
+            plain(
+                "POST /gradio_api/upload HTTP/1.1",
+                "Content-Type: multipart/form-data; boundary=x",
+                "Connection: close",
+                body=body,
+            ),
+        )
+    sound = plain(
+        "POST /gradio_api/queue/join HTTP/1.1",
+        "Content-Type: application/json",
+        "Connection: close",
+        body=b'{"data": [], "fn_index": 0}',
+    )
     rng = np.random.default_rng(0)
     for number in range(random):
         damaged = bytearray(sound)
@@ -86,8 +181,11 @@ def running_app(work: Path) -> Iterator[tuple[int, Path]]:
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "coam", "app", "--port", str(port), "--device", "cpu"],
-            stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
     try:
         end = time.monotonic() + 240
         while not is_alive(port):
@@ -102,7 +200,9 @@ def running_app(work: Path) -> Iterator[tuple[int, Path]]:
 
 
 def is_alive(port: int) -> bool:
-    answer, _ = ask(port, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode(), 60)
+    answer, _ = ask(
+        port, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode(), 60
+    )
     return answer.startswith(b"HTTP/1.1 200")
 
 
@@ -124,7 +224,7 @@ def ask(port: int, request: bytes, seconds: float) -> tuple[bytes, bool]:
 
 
 def attack_app(work: Path, every: int = 1, seconds: float = 30) -> dict[str, list[str]]:
-    """Names of requests by what became of them; the defects are "500", "secret", "silence" and "traceback"."""
+    """Names of requests by what became of them, of which `DEFECTS` are defects."""
     secret = work / "secret.png"
     secret.write_text(SECRET)
     found: dict[str, list[str]] = {}

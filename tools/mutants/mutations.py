@@ -1,7 +1,8 @@
 """Mutations of Python source: one small wrong change each, as a programmer's slip would be.
 
-Only code inside functions is changed. Left alone: types, decorators, texts, what a `raise` says, module constants and
-the defaults of options (a test that repeats a tuned number proves nothing), and guards smaller than 1e-6.
+Only code inside functions is changed. Left alone: types, decorators, texts, what a `raise` says, module
+constants and the defaults of options (a test that repeats a tuned number proves nothing), and guards
+smaller than 1e-6.
 """
 
 from __future__ import annotations
@@ -14,19 +15,49 @@ from dataclasses import dataclass
 from typing import Any
 
 OPERATORS: dict[type, tuple[type, ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
-    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.FloorDiv,), ast.Pow: (ast.Mult,),
-    ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.BitXor: (ast.BitOr,),
-    ast.And: (ast.Or,), ast.Or: (ast.And,),
-}  # fmt: skip
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.FloorDiv,),
+    ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.BitXor: (ast.BitOr,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+}
 NAMES = {
-    "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin",
-    "argmin": "argmax", "argmax": "argmin", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor",
-    "sin": "cos", "cos": "sin", "sum": "mean", "mean": "sum", "logical_and": "logical_or", "median": "mean",
-}  # fmt: skip
+    "min": "max",
+    "max": "min",
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "amin": "amax",
+    "amax": "amin",
+    "argmin": "argmax",
+    "argmax": "argmin",
+    "any": "all",
+    "all": "any",
+    "floor": "ceil",
+    "ceil": "floor",
+    "sin": "cos",
+    "cos": "sin",
+    "sum": "mean",
+    "mean": "sum",
+    "logical_and": "logical_or",
+    "median": "mean",
+}
 SMALLEST = 1e-6  # numbers below are there so that nothing is divided by zero
 
 
@@ -78,7 +109,9 @@ def mutations_of(path: str, source: str) -> list[Mutation]:
 def _changeable(tree: ast.Module) -> Iterator[tuple[str, ast.AST, Any, Any]]:
     """(name of the function, its node, statement, node) of all that may be changed."""
 
-    def inside(node: ast.AST, names: str, body: ast.AST, statement: Any) -> Iterator[tuple[str, ast.AST, Any, Any]]:
+    def inside(
+        node: ast.AST, names: str, body: ast.AST, statement: Any
+    ) -> Iterator[tuple[str, ast.AST, Any, Any]]:
         for child in _children(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{names}.{child.name}" if names else child.name
@@ -86,7 +119,7 @@ def _changeable(tree: ast.Module) -> Iterator[tuple[str, ast.AST, Any, Any]]:
                 yield from inside(child, name, child if is_function else body, child)
                 continue
             at = child if isinstance(child, ast.stmt) else statement
-            if body is not tree:
+            if body is not tree and hasattr(child, "lineno"):
                 yield names, body, at, child
             yield from inside(child, names, body, at)
 
@@ -129,9 +162,7 @@ def _changes(node: Any) -> Iterator[ast.AST | str]:
             changed = copy.deepcopy(node)
             setattr(changed.func, "attr" if hasattr(changed.func, "attr") else "id", NAMES[name])
             yield changed
-    elif isinstance(node, ast.AugAssign):
-        yield "pass"
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+    elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
         yield "pass"
     elif isinstance(node, ast.If | ast.While | ast.For):
         return

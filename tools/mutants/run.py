@@ -2,12 +2,13 @@
 
     python tools/mutants/run.py --sample 150 --seed 0
 
-Each mutant is one change (mutations.py) and meets the tests of its room that run its line, quickest first. It is
-killed when one of them fails, or when they take many times longer than without it. Results are appended to
-out/mutants/results.jsonl: a run that was stopped goes on where it was, and a function that has changed since is tried
-again. `--again` tries the survivors once more, after tests were written.
+Each mutant is one change (mutations.py) and meets the tests of its room that run its line, quickest
+first. It is killed when one of them fails, or when they take many times longer than without it. Results
+are appended to out/mutants/results.jsonl: a run that was stopped goes on where it was, and a function
+that has changed since is tried again. `--again` tries the survivors once more, after tests were written.
 
-Mutants that change nothing anybody could see are named in equivalent.txt, each with its reason, and do not count.
+Mutants that change nothing anybody could see are named in equivalent.txt, each with its reason, and do
+not count.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ LEAST_LIMIT, TIMES_LONGER = 30.0, 8.0  # seconds; of the tests' own time
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sample", type=int, default=150, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=ROOMS, choices=ROOMS)
@@ -52,7 +55,9 @@ def main() -> None:
     waiting = [m for m in sample if m.name not in reasons and results.needs(m, options.again)]
     if waiting:
         load_heavy_packages()
-    lines = {room: room_lines(room, options.out) for room in options.rooms if any(is_in(m, room) for m in waiting)}
+    lines = {
+        room: room_lines(room, options.out) for room in options.rooms if any(is_in(m, room) for m in waiting)
+    }
     for number, mutation in enumerate(waiting, 1):
         found = try_one(mutation, lines[next(r for r in options.rooms if is_in(mutation, r))], options.out)
         results.add(mutation, found)
@@ -100,7 +105,9 @@ def try_one(mutation: Mutation, lines: dict[str, Any], out: Path) -> str:
     limit = max(LEAST_LIMIT, TIMES_LONGER * sum(seconds[test] for test in tests))
     module = mutation.path.removesuffix(".py").replace("/", ".")
     source = mutation.apply(path.read_text(encoding="utf-8"))
-    return try_mutant(module, str(path), source, sorted(tests, key=seconds.__getitem__), limit, out / "last.log")
+    return try_mutant(
+        module, str(path), source, sorted(tests, key=seconds.__getitem__), limit, out / "last.log"
+    )
 
 
 class Results:
@@ -150,8 +157,8 @@ def report(sample: list[Mutation], results: Results, reasons: dict[str, str]) ->
     meaningful = len(sample) - equivalent
     killed = counts["killed"] + counts["timeout"]
     print(
-        f"{killed} of {meaningful} killed ({100 * killed / max(meaningful, 1):.1f} %; {counts['timeout']} by time), "
-        f"{counts['survived']} survived, {counts['not run']} on lines that no test runs; "
+        f"{killed} of {meaningful} killed ({100 * killed / max(meaningful, 1):.1f} %; "
+        f"{counts['timeout']} by time), {counts['survived']} survived, {counts['not run']} on lines that no test runs; "
         f"{equivalent} more are equivalent (tools/mutants/equivalent.txt)"
     )
 

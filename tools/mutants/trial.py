@@ -1,7 +1,7 @@
 """Trials of mutants: a process that has torch loaded forks, and the child imports the mutant and runs tests.
 
-Files are never changed. The child compiles the mutated text when the module is imported; importing torch and the other
-heavy packages once, before the fork, saves most of the time of a trial.
+Files are never changed. The child compiles the mutated text when the module is imported; importing torch
+and the other heavy packages once, before the fork, saves most of the time of a trial.
 """
 
 from __future__ import annotations
@@ -22,8 +22,25 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-HEAVY = ("torch", "numpy", "cv2", "h5py", "PIL.Image", "scipy.spatial", "scipy.optimize", "pycolmap", "poselib",
-         "hypothesis", "pytest", "skimage", "safetensors.torch", "rich", "typer", "yaml", "matplotlib.pyplot")  # fmt: skip
+HEAVY = (
+    "torch",
+    "numpy",
+    "cv2",
+    "h5py",
+    "PIL.Image",
+    "scipy.spatial",
+    "scipy.optimize",
+    "pycolmap",
+    "poselib",
+    "hypothesis",
+    "pytest",
+    "skimage",
+    "safetensors.torch",
+    "rich",
+    "typer",
+    "yaml",
+    "matplotlib.pyplot",
+)
 PASSED, NO_TESTS = 0, 5  # exit codes of pytest
 
 

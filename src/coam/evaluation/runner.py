@@ -30,7 +30,7 @@ from coam.evaluation.metrics.tables import (
 from coam.evaluation.pairs import Array, EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, Progress, predict
 from coam.store import atomic as store
-from coam.store.documents import read_json
+from coam.store.documents import Whole, check_shape, read_json
 from coam.store.lock import folder_lock
 from coam.types import Matches
 
@@ -227,8 +227,8 @@ PAIRS_REPORT = Whole(
     matcher=Whole(matcher=str),
     settings=dict,
     pairs=[Whole(name=str, sequence=str, subsets=[str], row={str: (float, str)})],
-    curves={str: {str: [float]}},
-    curve_axes=[str],
+    curves={str: [[(float, type(None)), (float, type(None))]]},
+    curve_axes=[str, str],
 )
 
 

@@ -80,7 +80,7 @@ def _parse_spec(spec: str, where: str) -> tuple[str, int, int, list[float]]:
         if len(words) < 4 or not _is_model(words[0]):
             raise ValueError(spec)
         width, height, params = int(words[1]), int(words[2]), [float(word) for word in words[3:]]
-        # COLMAP takes any numbers: of an endless or negative focal length it makes an endless or mirrored model.
+        # COLMAP takes any numbers, and makes an endless or mirrored model of them.
         if not (0 < width < MOST_SIDE and 0 < height < MOST_SIDE and all(map(math.isfinite, params))):
             raise ValueError(spec)
         return words[0], width, height, params
