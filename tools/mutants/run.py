@@ -158,7 +158,8 @@ def report(sample: list[Mutation], results: Results, reasons: dict[str, str]) ->
     killed = counts["killed"] + counts["timeout"]
     print(
         f"{killed} of {meaningful} killed ({100 * killed / max(meaningful, 1):.1f} %; "
-        f"{counts['timeout']} by time), {counts['survived']} survived, {counts['not run']} on lines that no test runs; "
+        f"{counts['timeout']} by time), {counts['survived']} survived, "
+        f"{counts['not run']} on lines that no test runs; "
         f"{equivalent} more are equivalent (tools/mutants/equivalent.txt)"
     )
 
