@@ -140,6 +140,7 @@ def _run_until_death(attacks: Sequence[Attack], work: Path) -> list[Outcome]:
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    shutil.rmtree(work / f"child-{child}", ignore_errors=True)
     if len(outcomes) < len(attacks):
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGXCPU:

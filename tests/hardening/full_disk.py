@@ -85,7 +85,6 @@ SAVERS: dict[str, Saver] = {
     "plain.json": lambda path: write_json(path, ["x" * 100] * 30_000),
     "sealed.json": lambda path: write_sealed_json(path, {"a": ["x" * 100] * 30_000}),
     "matches.png": _picture,
-    "matches.jpg": _picture,
     "keypoints.h5": _keypoints,
     "journal.h5": _journal,
 }

@@ -212,7 +212,6 @@ def ask(port: int, request: bytes, seconds: float) -> tuple[bytes, bool]:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         with suppress(OSError):
             connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
         while time.monotonic() < end and len(answer) < 10_000_000:
             connection.settimeout(max(0.01, end - time.monotonic()))
             block = connection.recv(1 << 16)
@@ -223,7 +222,7 @@ def ask(port: int, request: bytes, seconds: float) -> tuple[bytes, bool]:
     return answer, True
 
 
-def attack_app(work: Path, every: int = 1, seconds: float = 30) -> dict[str, list[str]]:
+def attack_app(work: Path, every: int = 1, seconds: float = 8) -> dict[str, list[str]]:
     """Names of requests by what became of them, of which `DEFECTS` are defects."""
     secret = work / "secret.png"
     secret.write_text(SECRET)
@@ -232,15 +231,15 @@ def attack_app(work: Path, every: int = 1, seconds: float = 30) -> dict[str, lis
         for name, request in list(requests(port, secret, work))[::every]:
             answer, ended = ask(port, request, seconds)
             status = re.match(rb"HTTP/1\.[01] (\d{3})", answer)
-            word = status[1].decode() if status else ("closed" if ended else "silence")
+            word = status[1].decode() if status else ("closed" if ended else "waits for more")
             if SECRET.encode() in answer or b"root:x:0" in answer:
                 word = "secret"
             found.setdefault(word, []).append(name)
             if not is_alive(port):
-                found.setdefault("silence", []).append(name)
+                found.setdefault("dead", []).append(name)
         if "Traceback" in log.read_text(errors="replace"):
             found["traceback"] = [log.read_text(errors="replace")[-1500:]]
     return found
 
 
-DEFECTS = ("500", "502", "503", "secret", "silence", "traceback")
+DEFECTS = ("500", "502", "503", "secret", "dead", "traceback")
