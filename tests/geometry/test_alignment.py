@@ -57,7 +57,7 @@ def test_a_photo_is_correct_only_if_position_and_rotation_both_are():
 
 
 def test_cameras_far_from_the_origin_are_aligned_too():
-    source = np.random.default_rng(0).normal(size=(10, 3)) + [50.0, -30.0, 20.0]
+    source = np.random.default_rng(0).normal((50.0, -30.0, 20.0), size=(10, 3))
     turn = Rotation.random(random_state=4).as_matrix()
     target = 0.7 * source @ turn.T + [-8.0, 1.0, 4.0]
     scale, rotation, translation = robust_similarity(source, target, np.repeat(turn[None], 10, axis=0))

@@ -187,7 +187,7 @@ def running_app(work: Path) -> Iterator[tuple[int, Path]]:
             start_new_session=True,
         )
     try:
-        end = time.monotonic() + 240
+        end = time.monotonic() + 600
         while not is_alive(port):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"the app did not start: {log.read_text()[-2000:]}")

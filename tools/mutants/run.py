@@ -29,6 +29,8 @@ from trial import lines_of_tests, load_heavy_packages, try_mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("geometry", "losses", "matching", "sfm/tracks", "sfm/verification", "evaluation/metrics")
+# Tests of a room that lie elsewhere, beside tests/ROOM
+ALSO = {"geometry": ("data/test_depth.py",), "losses": ("training/test_objective.py",)}
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 LEAST_LIMIT, TIMES_LONGER = 30.0, 8.0  # seconds; of the tests' own time
 
@@ -82,15 +84,18 @@ def is_in(mutation: Mutation, room: str) -> bool:
 
 def room_lines(room: str, out: Path) -> dict[str, Any]:
     """Which tests run which lines of the room; kept while neither the room nor its tests change."""
-    folders = [ROOT / "src" / "coam" / room, ROOT / "tests" / room]
+    code = ROOT / "src" / "coam" / room
+    tests = [ROOT / "tests" / place for place in (room, *ALSO.get(room, ()))]
     digest = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+    for path in sorted(
+        path for place in (code, *tests) for path in (place, *place.rglob("*.py")) if path.is_file()
+    ):
         digest.update(path.read_bytes())
     name = f"lines-{room.replace('/', '-')}-{digest.hexdigest()[:12]}"
     kept = out / f"{name}.json"
     if not kept.is_file():
         print(f"which test of {room} runs which line ...", flush=True)
-        lines_of_tests(folders[0], [str(folders[1])], out / f"{name}.log")
+        lines_of_tests(code, [str(place) for place in tests], out / f"{name}.log")
     found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
