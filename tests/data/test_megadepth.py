@@ -35,6 +35,20 @@ def test_pairs_are_those_with_depth_and_enough_overlap(root: Path) -> None:
     assert len(MegaDepthPairs(root, scenes=["0001", "0015"], workers=1)) == 4
 
 
+@pytest.mark.parametrize(("angle", "most", "pairs"), [(80.0, 80.0, 2), (80.1, 80.0, 0), (80.1, 81.0, 2)])
+def test_views_that_look_in_other_directions_are_left_out(
+    tmp_path: Path, angle: float, most: float, pairs: int
+) -> None:
+    write_scene(tmp_path, "0001", angle=angle)
+    assert MegaDepthChoice().max_angle == 80.0  # as the paper's data were made
+    choice = MegaDepthChoice(max_angle=most)
+    if pairs:
+        assert len(MegaDepthPairs(tmp_path, choice=choice, workers=1)) == pairs
+    else:
+        with pytest.raises(DataError, match="holds no pair of the wanted scenes"):
+            MegaDepthPairs(tmp_path, choice=choice, workers=1)
+
+
 def test_corresponding_points_have_the_colour_of_one_place(root: Path) -> None:
     batch = MegaDepthPairs(root, workers=2).sample(6, 128, 256, torch.Generator().manual_seed(0))
     assert batch.image0.shape == (6, 3, 128, 128)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from coam.geometry.alignment import pose_errors, similarity
+from coam.geometry.alignment import PoseErrors, pose_errors, robust_similarity, similarity
 from support.toy_scene import Scene
 
 
@@ -48,3 +48,32 @@ def test_cameras_in_a_row_are_aligned_by_their_own_rotations():
         truth[str(i)] = (rotation, -rotation @ centre)
         model[str(i)] = (rotation @ turn.T, -rotation @ noisy)
     assert pose_errors(model, truth).rotation.max() < 0.2
+
+
+def test_a_photo_is_correct_only_if_position_and_rotation_both_are():
+    position, rotation = np.array([0.09, 0.11, 0.09, 0.11]), np.array([4.0, 4.0, 6.0, 6.0])
+    errors = PoseErrors(("a", "b", "c", "d"), position, rotation, scene_size=2.0)
+    assert errors.correct(max_position=0.05, max_rotation=5.0) == ["a"]  # 0.05 of a scene of 2 is 0.1
+
+
+def test_cameras_far_from_the_origin_are_aligned_too():
+    source = np.random.default_rng(0).normal((50.0, -30.0, 20.0), size=(10, 3))
+    turn = Rotation.random(random_state=4).as_matrix()
+    target = 0.7 * source @ turn.T + [-8.0, 1.0, 4.0]
+    scale, rotation, translation = robust_similarity(source, target, np.repeat(turn[None], 10, axis=0))
+    assert scale == pytest.approx(0.7)
+    np.testing.assert_allclose(rotation, turn, atol=1e-9)
+    np.testing.assert_allclose(translation, [-8.0, 1.0, 4.0], atol=1e-8)
+
+
+def test_centres_and_rotations_of_cameras_are_weighed_as_stated():
+    """Four centres say 0 degrees, the cameras' own rotations 5 about the axis on which nothing else lies.
+
+    Centres give sum c c^T / size^2 = diag(4, 4, 0) / 8, and the rotations 0.1 for each of four cameras.
+    """
+    centres = np.array([[1.0, 1, 0], [-1, 1, 0], [-1, -1, 0], [1, -1, 0]])
+    vote = Rotation.from_euler("z", 5, degrees=True).as_matrix()
+    _, rotation, _ = robust_similarity(centres, centres, np.repeat(vote[None], 4, axis=0))
+    five = np.radians(5)
+    expected = np.degrees(np.arctan2(0.4 * np.sin(five), 0.5 + 0.4 * np.cos(five)))
+    assert Rotation.from_matrix(rotation).as_rotvec(degrees=True) == pytest.approx([0, 0, expected], abs=1e-6)

@@ -52,3 +52,13 @@ def test_without_the_score_the_ranking_is_the_scalar_product():
     # r_k r_l c: row 0 [.72 0 .27], row 1 [.06 .02 0], row 2 [.48 .08 .09]: 0 now prefers 0.
     assert (with_score.index0.tolist()[0], with_score.index1.tolist()[0]) == (0, 0)
     assert with_score.score.tolist()[0] == pytest.approx(0.72)
+
+
+def test_eq_2_is_reported_as_it_is():
+    """Two mutual pairs of cells: c_kl = r_k r_l <d_k, d_l>, neither its root nor anything else."""
+    first = toy([[1.0, 0.0], [0.0, 1.0]], [0.9, 0.5])
+    second = toy([[0.8, 0.6], [0.0, 1.0]], [0.7, 0.6])
+    options = {"ranking": "paper", "refinement": "none", "min_distinctiveness": 0.0, "crowding": 1.0}
+    found = DenseMatching(MatcherConfig(**options), 20.0).between(first, second)
+    assert list(zip(found.index0.tolist(), found.index1.tolist(), strict=True)) == [(0, 0), (1, 1)]
+    assert found.score.tolist() == pytest.approx([0.9 * 0.7 * 0.8, 0.5 * 0.6 * 1.0])

@@ -8,6 +8,7 @@ import pytest
 from coam.errors import ConfigError, DataError
 from coam.sfm.cameras import (
     CameraChoice,
+    camera_from_spec,
     is_one_shoot,
     make_cameras,
     read_intrinsics_list,
@@ -71,3 +72,21 @@ def test_given_intrinsics(tmp_path):
         read_intrinsics_list(listing)
     with pytest.raises(DataError, match="no such file"):
         read_intrinsics_list(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "PINHOLE 1000000000000000000000000000000 32 50 50 20 16",
+        "PINHOLE -40 -32 50 50 20 16",
+        "PINHOLE 0 32 50 50 20 16",
+        "PINHOLE 40 32 nan 50 20 16",
+        "PINHOLE 40 32 inf 50 20 16",
+        "PINHOLE 40 32 1e400 50 20 16",
+        "PINHOLE 40 32 50 -50 20 16",
+        "SIMPLE_PINHOLE 40 32 0 20 16",
+    ],
+)
+def test_numbers_that_no_camera_has_are_refused(spec):
+    with pytest.raises(ConfigError, match=r"is no camera|the focal length must be above 0"):
+        camera_from_spec(spec)

@@ -15,8 +15,11 @@ WIDTH, HEIGHT = 200, 160
 POSES = [camera_pose((-0.4, 0, 0), 3.0), camera_pose((0.3, 0.1, 0), -4.0), camera_pose((0.9, 0, 0.4), -12.0)]
 
 
-def write_scene(root: Path, scene: str, photo_scale: int = 1) -> None:
-    """Three rendered views and a fourth without depth, as D2-Net's preprocessing writes them."""
+def write_scene(root: Path, scene: str, photo_scale: int = 1, angle: float = 10.0) -> None:
+    """Three rendered views and a fourth without depth, as D2-Net's preprocessing writes them.
+
+    angle: degrees that the file says are between the axes of any two; they are not measured again.
+    """
     photos = Path("Undistorted_SfM") / scene / "images"
     depths = Path("phoenix/S6/zl548/MegaDepth_v1") / scene / "dense0" / "depths"
     for folder in (photos, depths, Path("scene_info")):
@@ -41,7 +44,7 @@ def write_scene(root: Path, scene: str, photo_scale: int = 1) -> None:
         points3D_id_to_2D=np.array([{1: [0.5, 0.5]}] * 4, dtype=object),
         overlap_matrix=overlap,
         scale_ratio_matrix=np.ones((4, 4)),
-        angles=np.full((4, 4), 10.0),
+        angles=np.full((4, 4), angle),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import asdict
@@ -11,10 +10,12 @@ from typing import Any
 
 from PIL import Image
 
+from coam.errors import DataError
 from coam.images.folder import is_video, list_photos, list_videos
 from coam.images.video import FrameOptions, choose_frames, read_frames, walk_video
 from coam.progress import progress
 from coam.store.atomic import atomic_folder, remove_leftovers, write_json
+from coam.store.documents import read_json
 
 LIST = "frames.json"  # what the frames were made from, and which they are
 _MAKE, _MODEL, _DESCRIPTION = 0x010F, 0x0110, 0x010E  # EXIF
@@ -77,10 +78,10 @@ def _stamp(video: Path, options: FrameOptions) -> dict[str, Any]:
 
 def _read_list(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / LIST).read_text())
-    except (OSError, ValueError):
+        content: dict[str, Any] = read_json(folder / LIST)
+    except DataError:
         return {}
-    return content if isinstance(content, dict) else {}
+    return content
 
 
 def _save(rgb: Any, path: Path, video: str, number: int) -> None:

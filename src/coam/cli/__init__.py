@@ -31,7 +31,10 @@ GROUPS = (
 )  # fmt: skip
 
 BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130
-NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")  # as torch says it
+LONGEST_LINE = 900  # characters
+# As torch and OpenCV say it
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "insufficient memory")
+TOO_LITTLE_MEMORY = "not enough memory; try a smaller --resolution, or another --device"
 
 
 class OneLineErrors(TyperGroup):
@@ -47,22 +50,23 @@ class OneLineErrors(TyperGroup):
                 return super().invoke(ctx)
         except CoamError as error:
             fail(str(error), BAD_INPUT, error)
-        except MemoryError as error:  # torch's own kind is a RuntimeError, see below
-            fail("not enough memory; try a smaller --resolution", BAD_INPUT, error)
         except KeyboardInterrupt as error:
             fail("stopped", INTERRUPTED, error)
         except OSError as error:
             if error.errno == errno.EPIPE:  # `coam ... | head`: typer ends quietly
                 raise
+            if error.errno == errno.ENOMEM:
+                fail(TOO_LITTLE_MEMORY, BAD_INPUT, error)
             fail(f"{error}; check the file, its folder and the free space", BAD_INPUT, error)
-        except RuntimeError as error:
-            if not any(words in str(error) for words in NO_MEMORY):
-                raise  # typer's own control flow (Exit, Abort) also comes this way
-            fail(
-                "not enough memory on the device; try a smaller --resolution or --device cpu",
-                BAD_INPUT,
-                error,
-            )
+        except Exception as error:  # typer's own control flow (Exit, Abort) also comes this way
+            if not is_out_of_memory(error):
+                raise
+            fail(TOO_LITTLE_MEMORY, BAD_INPUT, error)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a library found too little memory: each says so by an error of its own kind."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY)
 
 
 @contextmanager
@@ -81,6 +85,8 @@ def fail(message: str, code: int, cause: BaseException) -> NoReturn:
     if os.environ.get("COAM_DEBUG"):
         raise cause
     line = "error: " + message.replace("\r", "\\r").replace("\n", "\\n")
+    if len(line) > LONGEST_LINE:  # it repeats what a file holds; its beginning and its advice are at the ends
+        line = f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
     say(line, err=True)
     raise typer.Exit(code)
 

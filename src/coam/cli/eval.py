@@ -294,13 +294,15 @@ def matcher_of(name: str, values: dict[str, Any]) -> MatcherSpec:
 
 def _parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """KEY=VALUE, where VALUE is a number, true, false, null or a word."""
+    from coam.store.documents import parse_json
+
     options: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not (key and equals):
             raise ConfigError(f"--set {assignment}: wanted KEY=VALUE, for example --set grid=256")
         try:
-            options[key.replace("-", "_")] = json.loads(value)
+            options[key.replace("-", "_")] = parse_json(value)
         except ValueError:
             options[key.replace("-", "_")] = value
     return options

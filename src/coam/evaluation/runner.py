@@ -30,7 +30,7 @@ from coam.evaluation.metrics.tables import (
 from coam.evaluation.pairs import Array, EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, Progress, predict
 from coam.store import atomic as store
-from coam.store.documents import read_json
+from coam.store.documents import Whole, check_shape, read_json
 from coam.store.lock import folder_lock
 from coam.types import Matches
 
@@ -232,12 +232,29 @@ def write_json(path: Path, value: Any) -> None:
     store.write_json(path, json_ready(value), indent=1)
 
 
+# What `coam eval compare` takes from the report of a benchmark of pairs
+PAIRS_REPORT = Whole(
+    benchmark=str,
+    matcher=Whole(matcher=str),
+    settings=dict,
+    pairs=[Whole(name=str, sequence=str, subsets=[str], row={str: (float, str)})],
+    curves={str: [[(float, type(None)), (float, type(None))]]},
+    curve_axes=[str, str],
+)
+
+
 def read_report(path: Path) -> Report:
     """The report of an evaluation folder (or of a report.json)."""
     file = path / REPORT if path.is_dir() else path
     content: Report = read_json(file, dict, "run coam eval first")
     if "benchmark" not in content:
         raise DataError(f"{file} is not a report of coam eval")
+    try:
+        check_shape(content, PAIRS_REPORT if "pairs" in content else {"benchmark": str})
+        for pair in content.get("pairs", ()):
+            pair["row"] = {name: float(value) for name, value in pair["row"].items()}
+    except ValueError as error:
+        raise DataError(f"{file}: is damaged ({error}); run coam eval again") from error
     return content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from coam.store.documents import read_text
 
 Sharing = Literal["auto", "all", "none"]
 FILM_LONG_SIDE = 36.0  # mm: what the EXIF value "focal length on 35 mm film" refers to
+MOST_SIDE = 1 << 31  # pixels: what a camera's size fits into
 GUESSED_FOCAL = 1.2  # times the long side, where nothing is known: COLMAP's guess, about 45 degrees of view
 
 
@@ -77,10 +79,14 @@ def _parse_spec(spec: str, where: str) -> tuple[str, int, int, list[float]]:
     try:
         if len(words) < 4 or not _is_model(words[0]):
             raise ValueError(spec)
-        return words[0], int(words[1]), int(words[2]), [float(word) for word in words[3:]]
+        width, height, params = int(words[1]), int(words[2]), [float(word) for word in words[3:]]
+        # COLMAP takes any numbers, and makes an endless or mirrored model of them.
+        if not (0 < width < MOST_SIDE and 0 < height < MOST_SIDE and all(map(math.isfinite, params))):
+            raise ValueError(spec)
+        return words[0], width, height, params
     except ValueError as error:
         raise ConfigError(
-            f"{where}: '{spec}' is no camera; write MODEL WIDTH HEIGHT PARAMS, as COLMAP does"
+            f"{where}: '{spec[:200]}' is no camera; write MODEL WIDTH HEIGHT PARAMS, as COLMAP does"
         ) from error
 
 
@@ -95,6 +101,8 @@ def camera_from_spec(spec: str, where: str = "camera") -> Any:
             f"{where}: {model} has {len(camera.params)} parameters ({camera.params_info}), not {len(params)}"
         )
     camera.params = params
+    if any(params[index] <= 0 for index in camera.focal_length_idxs()):
+        raise ConfigError(f"{where}: the focal length must be above 0 pixels, not as in '{spec[:200]}'")
     camera.has_prior_focal_length = True
     return camera
 

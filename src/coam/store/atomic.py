@@ -162,26 +162,38 @@ def _one_line_error(path: StrPath, temporary: Path) -> Iterator[None]:
             raise
         raise type(error)(str(error).replace(str(temporary), os.fspath(path))) from error
     except Exception as error:
-        number = getattr(error, "errno", None)
-        # HDF5 and SQLite report a full disk as errors of their own kinds.
+        number = _system_error(error)
+        # SQLite reports a full disk as an error of its own kind.
         if number in _FULL or (number is None and _free_bytes(Path(path)) < _NEARLY_FULL):
             raise disk_is_full(path) from error
-        ours = isinstance(error, OSError) and not _names_another_place(error, Path(path))
+        ours = number is not None and not _names_another_place(error, Path(path))
         if not ours and str(temporary) not in str(error):
             raise
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = os.strerror(number) if number else " ".join(str(error).split())
         reason = reason.replace(str(temporary), os.path.basename(path))
         raise DataError(
             f"{os.fspath(path)}: cannot be written ({reason}); check the folder and its permissions"
         ) from error
 
 
-def _names_another_place(error: OSError, path: Path) -> bool:
+def _system_error(error: Exception) -> int | None:
+    """The number of the system's error behind `error`; None where there is none.
+
+    HDF5 and safetensors name it in their text only.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    named = re.search(r"\b(?:errno =|os error) (\d+)", str(error))
+    return int(named[1]) if named else (0 if isinstance(error, OSError) else None)
+
+
+def _names_another_place(error: Exception, path: Path) -> bool:
     """Whether the error is about something that the block reads elsewhere, and not about what it writes."""
-    if not isinstance(error.filename, str | os.PathLike):
+    filename = getattr(error, "filename", None)
+    if not isinstance(filename, str | os.PathLike):
         return False
     existing = _nearest_existing(path.parent)  # what is below it has not been made
-    named, written = Path(os.path.realpath(error.filename)), Path(os.path.realpath(existing))
+    named, written = Path(os.path.realpath(filename)), Path(os.path.realpath(existing))
     return not (named.is_relative_to(written) or written.is_relative_to(named))
 
 

@@ -5,8 +5,9 @@ Every JSON or YAML file of ours is read here: at most `MOST_BYTES`, `MOST_DEPTH`
 bits, no references (a YAML file of a kilobyte can stand for gigabytes through them), and of the shape that is
 given.
 
-A shape is a type or a tuple of types; [shape] for lists; {"name": shape} for objects, whose named values are
-checked where they are there; {str: shape} for objects with any names.
+A shape is a type or a tuple of types; [shape] for lists, [shape, shape] for lists of just so many; {"name":
+shape} for objects, whose named values are checked where they are there; Whole({"name": shape}) for objects
+that must have them all; {str: shape} for objects with any names.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ MOST_YAML_BYTES = 1 << 20  # recipes are small, and YAML is slow to read
 MOST_DEPTH = 64
 _SEAL = "sha256"
 StrPath = str | os.PathLike[str]
+
+
+class Whole(dict[str, Any]):
+    """The shape of an object that lacks none of these names."""
 
 
 def read_text(
@@ -113,10 +118,14 @@ def check_shape(value: Any, shape: Any, where: str = "") -> None:
     """Raise a `ValueError` that names the first place where `value` has another shape."""
     if isinstance(shape, list):
         _check_type(value, list, where)
+        if len(shape) not in (1, len(value)):
+            raise ValueError(f"{where or 'it'} has {len(value)} values and not {len(shape)}")
         for number, item in enumerate(value):
-            check_shape(item, shape[0], f"{where}[{number}]")
+            check_shape(item, shape[number % len(shape)], f"{where}[{number}]")
     elif isinstance(shape, dict):
         _check_type(value, dict, where)
+        if isinstance(shape, Whole) and (lacking := shape.keys() - value.keys()):
+            raise ValueError(f"{where or 'it'} lacks {min(lacking)}"[:200])
         for name, item in value.items():
             inner = shape.get(name, shape.get(str))
             if inner is not None:

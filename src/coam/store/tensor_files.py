@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,19 +38,12 @@ def _byte_type() -> Any:
 
 def write_safetensors(path: StrPath, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
     """Write tensors (of any device) and metadata, as readable as any other file."""
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     metadata = metadata | {_CHECKSUM: _checksum(on_host, metadata)}
     with atomic_write(path) as temporary:
-        try:
-            save_file(on_host, temporary, metadata=metadata)
-        except SafetensorError as error:  # what the system said is only in its text
-            number = re.search(r"os error (\d+)", str(error))
-            if number is None:
-                raise OSError(str(error)) from error
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        save_file(on_host, temporary, metadata=metadata)
     return Path(path)
 
 

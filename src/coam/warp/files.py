@@ -18,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
+from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write
+from coam.store.documents import parse_json
 from coam.types import FloatArray
 from coam.warp.field import Warp, WarpField
 
 FORMAT = "coam-warp"
 VERSION = 1
 ENDINGS = (".npz", ".flo")
+MOST_BYTES = 1 << 30  # of a file, expanded: maps of more than 30 million positions
 FLO_TAG = b"PIEH"
 FLO_UNKNOWN = 1e10  # Middlebury: a displacement above 1e9 is not known
 _FIELDS = ("forward", "backward")
@@ -58,8 +61,8 @@ def load_warp(path: str | os.PathLike[str]) -> Warp:
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("not a zip file")
-        with np.load(path, allow_pickle=False) as file:
-            return _build(json.loads(str(file["header"])), file, path)
+        file = read_plain_npz(path, MOST_BYTES)
+        return _build(parse_json(str(file["header"])), file, path)
     except CoamError:
         raise
     except PermissionError as error:
@@ -104,7 +107,7 @@ def _arrays(warp: Warp) -> dict[str, npt.NDArray[np.float32]]:
 
 def _build(header: dict[str, Any], arrays: Any, path: Path) -> Warp:
     if header["format"] != FORMAT:
-        raise DataError(f"{path}: holds no warp but {header['format']}")
+        raise DataError(f"{path}: holds no warp but {header['format']}; give a .npz file of a warp")
     if header["version"] > VERSION:
         raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
     sizes = [(int(width), int(height)) for width, height in (header["size0"], header["size1"])]

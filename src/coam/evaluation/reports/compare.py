@@ -37,10 +37,13 @@ def compare_reports(benchmark: Benchmark, a: Report, b: Report, *, resamples: in
     shared = [name for name in rows_a if name in rows_b]
     if not shared:
         raise DataError("the two reports have no pair in common")
-    tables = {
-        subset: _compare_subset([shared[i] for i in chosen], rows_a, rows_b, benchmark.metrics, resamples)
-        for subset, chosen in by_subset(rows_a[name]["subsets"] for name in shared).items()
-    }
+    try:
+        tables = {
+            subset: _compare_subset([shared[i] for i in chosen], rows_a, rows_b, benchmark.metrics, resamples)
+            for subset, chosen in by_subset(rows_a[name]["subsets"] for name in shared).items()
+        }
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the reports lack figures of some pairs ({error}); run coam eval again") from error
     return {
         "benchmark": a["benchmark"],
         "a": a["matcher"],

@@ -1,0 +1,134 @@
+"""All attacks, with counts: `make test-attacks` (the better part of an hour on two cores).
+
+Ends with 1 where there was a defect: a traceback, a hang, silent damage, something left behind, another
+result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked: nobody may have started threads before
+
+from hardening import (
+    archives,
+    damaged_files,
+    documents,
+    full_disk,
+    kills,
+    lists,
+    memory,
+    pictures,
+    recipes,
+    requests,
+)
+from hardening.attempts import DEFECTS, Attack, Outcome, count, in_child, run_attacks
+from hardening.models import make_model
+
+FAMILIES = (
+    "pictures",
+    "archives",
+    "recipes",
+    "documents",
+    "lists",
+    "damaged files",
+    "damaged models",
+    "memory",
+    "full disk",
+    "requests",
+    "kills",
+)
+
+
+def corpus(place: Path, many: int) -> dict[str, Callable[[], Iterable[Attack]]]:
+    """The attacks of every family that runs in forked processes. many: flipped bits of every kind of file."""
+    return {
+        "pictures": lambda: pictures.attacks(place / "pictures", flips=many),
+        "archives": lambda: archives.attacks(place / "archives"),
+        "recipes": lambda: recipes.attacks(place / "recipes"),
+        "documents": lambda: documents.attacks(
+            place / "model", place / "documents", every=max(1, 400 // many)
+        ),
+        "lists": lambda: lists.attacks(place / "lists"),
+        "damaged files": lambda: damaged_files.attacks(place / "files", flips=many, cuts=20),
+        "damaged models": lambda: damaged_files.colmap_attacks(place / "model", flips=many // 4, cuts=10),
+        "memory": lambda: memory.attacks(place / "memory"),
+        "full disk": lambda: full_disk.attacks(place / "disk"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
+    parser.add_argument("--many", type=int, default=200, help="flipped bits of every kind of file")
+    parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    bad, total = 0, Counter[str]()
+    print("| attacks | number | refused in one line | read, or the same | defects |")
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        if {"documents", "damaged models"} & set(options.families):
+            in_child(lambda: make_model(place))
+        for family, attacks in corpus(place, options.many).items():
+            if family in options.families:
+                outcomes = run_attacks(attacks(), place / "work")
+                total.update(outcome.word for outcome in outcomes)
+                bad += tell(family, outcomes)
+        if "requests" in options.families and find_spec("gradio"):
+            bad += tell_requests(requests.attack_app(place))
+        if "kills" in options.families:
+            for work in (kills.reconstruction(place / "photos"), kills.training(place / "data")):
+                tally = kills.kill_again_and_again(work, place / work.name.split()[0], options.kills)
+                print(f"\n{tally}", flush=True)
+                bad += not tally.is_whole
+                for line in (tally.failed + tally.different + tally.left)[:5]:
+                    print(f"  {line}", file=sys.stderr)
+    words = ", ".join(f"{total[word]} {word}" for word in DEFECTS)
+    print(f"\n{total.total()} attacks on files: {words}")
+    sys.exit(bool(bad))
+
+
+def tell(family: str, outcomes: list[Outcome]) -> int:
+    """A line of the table, and every defect; how many there are."""
+    counts = count(outcomes)[family]
+    defects = [outcome for outcome in outcomes if outcome.is_defect]
+    right = counts["read"] + counts["same"]
+    print(f"| {family} | {len(outcomes)} | {counts['refused']} | {right} | {len(defects)} |", flush=True)
+    for outcome in defects:
+        print(str(outcome)[-1200:], file=sys.stderr, flush=True)
+    return len(defects)
+
+
+def tell_requests(found: dict[str, list[str]]) -> int:
+    """The same of requests to the app."""
+    defects = {word: names for word, names in found.items() if word in requests.DEFECTS}
+    number = sum(map(len, found.values()))
+    refused = sum(len(names) for word, names in found.items() if word.startswith("4") or word == "closed")
+    wrong = sum(map(len, defects.values()))
+    print(
+        f"| requests to the app | {number} | {refused} | {number - refused - wrong} | {wrong} |", flush=True
+    )
+    for word, names in defects.items():
+        print(f"{word}: {names[:5]}", file=sys.stderr, flush=True)
+    return wrong
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    try:
+        main()
+    finally:
+        print(f"{(time.monotonic() - began) / 60:.0f} minutes", file=sys.stderr)
