@@ -69,7 +69,7 @@ def _load_sequence(folder: Path) -> list[EvaluationPair]:
             image1=find_image(folder, path.name[4:], folder.name),
             sequence=folder.name,
             subsets=(subset,),
-            homography=_read_homography(path),
+            homography=read_homography(path),
         )
         for path in matrices
     ]
@@ -83,7 +83,8 @@ def find_image(folder: Path, stem: str, name: str) -> Path:
     raise DataError(f"{name} has no image {stem} ({', '.join(IMAGE_ENDINGS)}); unpack it again")
 
 
-def _read_homography(path: Path) -> Array:
+def read_homography(path: Path) -> Array:
+    """The homography (3, 3) of a text file of nine numbers."""
     try:
         matrix = np.asarray(path.read_text().split(), dtype=np.float64).reshape(3, 3)
     except ValueError as error:
