@@ -96,7 +96,9 @@ def simplest(missed: Mapping[str, float], count: int) -> str:
     return next(kind for kind, miss in missed.items() if miss <= bearable)
 
 
-def simplest_motion(points0: Array, points1: Array, kinds: Sequence[str] = tuple(FITS)) -> tuple[str, Array] | None:
+def simplest_motion(
+    points0: Array, points1: Array, kinds: Sequence[str] = tuple(FITS)
+) -> tuple[str, Array] | None:
     """Kind and matrix (3, 3) of the simplest motion that explains matches (N, 2) without outliers.
 
     Each kind is fitted to every other match and judged by the rest, and the other way round. Judged by the

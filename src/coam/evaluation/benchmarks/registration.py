@@ -35,8 +35,8 @@ from coam.geometry.homography import apply_homography, fit_homography
 from coam.geometry.motions import misses
 from coam.images.folder import list_photos
 from coam.images.limits import opened_picture
-from coam.register.fitting import FitOptions, fit_transform
-from coam.register.quality import RIGHT_PIXELS, RIGHT_SHARE, judge
+from coam.registration.fitting import FitOptions, fit_transform
+from coam.registration.quality import RIGHT_PIXELS, RIGHT_SHARE, judge
 from coam.store.archives import read_npz
 from coam.store.documents import read_json
 from coam.types import Matches, Size
@@ -150,9 +150,7 @@ REGISTRATION = Benchmark(
     name="registration",
     load=load_registration,
     score=score_registration,
-    settings={
-        "model": Option("model", str, "auto", "auto, or a transform: homography, affine, spline, ...")
-    },
+    settings={"model": Option("model", str, "auto", "auto, or a transform: homography, affine, spline, ...")},
     metrics=(
         Metric("AUC@5", auc_of("error", 5.0), headline=True),
         Metric("AUC@10", auc_of("error", 10.0), headline=True),

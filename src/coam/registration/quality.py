@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.geometry.motions import Array
-from coam.register.fitting import Fit
-from coam.register.transforms import Transform
+from coam.registration.fitting import Fit
+from coam.registration.transforms import Transform
 from coam.types import Size
 
 RIGHT_PIXELS = 5.0  # of the fixed image
@@ -85,7 +85,9 @@ WEIGHTS: tuple[float, ...] = (2.0, 6.0, 3.0, 0.5)
 BIAS = -14.0
 
 
-def features(inliers: int, share: float, coverage: float, error: float, same_place: float) -> tuple[float, ...]:
+def features(
+    inliers: int, share: float, coverage: float, error: float, same_place: float
+) -> tuple[float, ...]:
     """What the probability is computed from, in the order of `FEATURES`."""
     known = 0.5 if math.isnan(same_place) else min(max(same_place, 1e-3), 1 - 1e-3)
     return math.log(inliers + 1.0), share, coverage, math.log(known / (1 - known))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coam.register.transforms import Array, Displacement, Polynomial, Spline
+from coam.registration.transforms import Array, Displacement, Polynomial, Spline
 from coam.types import Size
 
 
@@ -74,7 +74,9 @@ def local_models(
     return _splines(points, float(max(size)), options) if len(points) >= options.fewest else []
 
 
-def _polynomial(points: Array, degree: int, centre: Array, scale: float, options: LocalOptions) -> LinearModel:
+def _polynomial(
+    points: Array, degree: int, centre: Array, scale: float, options: LocalOptions
+) -> LinearModel:
     design = Polynomial.design(points, degree, centre, scale)
     nothing = np.zeros((design.shape[1],) * 2)
     return LinearModel(design, nothing, lambda found: Polynomial(degree, centre, scale, found), options)

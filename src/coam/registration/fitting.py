@@ -12,8 +12,8 @@ from coam.errors import ConfigError
 from coam.geometry.homography import apply_homography, depth_under, fit_homography
 from coam.geometry.motions import FITS, Indices, held_out_misses, misses, simplest, simplest_motion
 from coam.geometry.robust import HOMOGRAPHY_OPTIONS, RansacOptions, estimate_homography
-from coam.register.local_models import DEFAULT_LOCAL, LinearModel, LocalOptions, local_models
-from coam.register.transforms import (
+from coam.registration.local_models import DEFAULT_LOCAL, LinearModel, LocalOptions, local_models
+from coam.registration.transforms import (
     KINDS,
     LOCAL_KINDS,
     PLANE_KINDS,
@@ -37,9 +37,14 @@ class FitOptions:
     threshold: float = 3.0  # pixels of the fixed image by which a match may miss a plane motion
     fewest: int = 8  # matches that must agree: four always fit
     bend: float = 0.03  # of the fixed image's long side: what a local model may add to a homography
-    blocks: int = 10  # along the long side: matches of whole blocks are left out, so that near ones do not tell
+    blocks: int = (
+        10  # along the long side: matches of whole blocks are left out, so that near ones do not tell
+    )
     folds: int = 5  # parts into which the blocks are dealt
-    local_gain: float = 0.1  # by which a local model must miss left-out matches less than the best plane motion
+    local_gain: float = (
+        0.1  # by which a local model must miss left-out matches less than the best plane motion
+    )
+    local_noise: float = 2.0  # pixels: a local model that leaves more to left-out matches was fitted to noise
     local: LocalOptions = field(default_factory=lambda: DEFAULT_LOCAL)
     ransac: RansacOptions = HOMOGRAPHY_OPTIONS  # its threshold is replaced by the one above
 
@@ -94,7 +99,8 @@ def _simpler(plane: Fit | None, local: Fit | None, options: FitOptions) -> Fit |
     kind = local.transform.kind
     # Judged on the matches that either explains.
     before, after = local.tried["homography"], local.tried[kind]
-    if after < (1 - options.local_gain) * before and local.inliers.sum() > plane.inliers.sum():
+    explains_more = local.inliers.sum() > plane.inliers.sum()
+    if after < min((1 - options.local_gain) * before, options.local_noise) and explains_more:
         why = f"{kind}: misses matches of places left out of the fit by {after:.2f} px, a homography by {before:.2f}"
         return replace(local, tried=tried, why=why)
     return replace(plane, tried=tried)
@@ -106,7 +112,11 @@ def _simpler(plane: Fit | None, local: Fit | None, options: FitOptions) -> Fit |
 def _fit_plane(points0: Array, points1: Array, size: Size, options: FitOptions) -> Fit | None:
     ransac = replace(options.ransac, threshold=options.threshold)
     found = estimate_homography(points0, points1, ransac)
-    if found is None or found.inliers.sum() < options.fewest or not _is_seen_from_one_side(found.matrix, points0[found.inliers]):
+    if (
+        found is None
+        or found.inliers.sum() < options.fewest
+        or not _is_seen_from_one_side(found.matrix, points0[found.inliers])
+    ):
         return None
     inner0, inner1 = points0[found.inliers], points1[found.inliers]
     kinds = PLANE_KINDS if options.model in ("auto", *LOCAL_KINDS) else (options.model,)
@@ -184,7 +194,12 @@ def _fit_local(
 
 
 def _judged(
-    transform: LocalTransform, residuals: Array, held_out: Array, tried: dict[str, float], why: str, options: FitOptions
+    transform: LocalTransform,
+    residuals: Array,
+    held_out: Array,
+    tried: dict[str, float],
+    why: str,
+    options: FitOptions,
 ) -> Fit | None:
     inliers = residuals <= options.threshold
     if inliers.sum() < options.fewest:

@@ -152,7 +152,11 @@ class DisplacementMap(Displacement):
             part = slice(start, start + 32_000)
             parts.append(
                 cv2.remap(
-                    self.values, x[None, part], y[None, part], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+                    self.values,
+                    x[None, part],
+                    y[None, part],
+                    cv2.INTER_LINEAR,
+                    borderMode=cv2.BORDER_REPLICATE,
                 )[0]
             )
         return np.concatenate(parts).astype(np.float64) if parts else np.zeros((0, 2))
@@ -194,6 +198,27 @@ class LocalTransform(Transform):
         return f"LocalTransform({self.kind})"
 
 
+@dataclass(frozen=True, eq=False)
+class Reframed(Transform):
+    """A transform onto a fixed frame that is then moved itself: onto a crop, or onto a common middle."""
+
+    inner: Transform
+    matrix: Array  # (3, 3) pixels of the fixed frame -> pixels of the new one
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self.inner.kind
+
+    def points(self, moving: npt.ArrayLike) -> Array:
+        return apply_homography(self.matrix, self.inner.points(moving))
+
+    def inverse_points(self, fixed: npt.ArrayLike) -> Array:
+        return self.inner.inverse_points(apply_homography(np.linalg.inv(self.matrix), fixed))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.inner.to_json(), "then": self.matrix.tolist()}
+
+
 def transform_from_json(content: Mapping[str, Any]) -> Transform:
     """The transform that `to_json` wrote; a `ValueError` or `KeyError` for anything else."""
     kind = content["kind"]
@@ -212,7 +237,9 @@ def _displacement(kind: str, local: Mapping[str, Any]) -> Displacement:
             raise ValueError(f"a degree of {degree}")
         terms = (degree + 1) * (degree + 2) // 2
         centre = _numbers(local["centre"], (2,))
-        return Polynomial(degree, centre, _positive(local["scale"]), _numbers(local["coefficients"], (terms, 2)))
+        return Polynomial(
+            degree, centre, _positive(local["scale"]), _numbers(local["coefficients"], (terms, 2))
+        )
     if kind == "spline":
         centres = _numbers(local["centres"], (len(local["centres"]), 2))
         weights = _numbers(local["weights"], (len(centres) + 3, 2))
