@@ -74,7 +74,14 @@ def geotiff(out: Path) -> dict[str, object]:
     moved = cv2.warpPerspective(other_sensor(rgb), made, size, flags=cv2.INTER_CUBIC)
     seen = cv2.warpPerspective(np.ones(size[::-1], np.uint8), made, size) > 0
     with rasterio.open(
-        out / "moving.tif", "w", driver="GTiff", width=size[0], height=size[1], count=1, dtype="uint16", nodata=0
+        out / "moving.tif",
+        "w",
+        driver="GTiff",
+        width=size[0],
+        height=size[1],
+        count=1,
+        dtype="uint16",
+        nodata=0,
     ) as file:
         file.write(np.where(seen, moved, 0).astype(np.uint16), 1)
     found = coam.register(out / "moving.tif", out / "fixed.tif")
@@ -111,7 +118,11 @@ def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str
     for model in ("homography", "polynomial", "spline", "dense", "auto"):
         found = coam.register(moving, fixed, model=model, force=True)
         error = np.linalg.norm(found.inverse_points(points) - places(points), axis=1)
-        result[model] = {"kind": found.transform.kind, "mean_error_px": float(error.mean()), "p95": float(np.percentile(error, 95))}
+        result[model] = {
+            "kind": found.transform.kind,
+            "mean_error_px": float(error.mean()),
+            "p95": float(np.percentile(error, 95)),
+        }
     return result
 
 
@@ -125,7 +136,9 @@ def large(out: Path, side: int = 10_000) -> dict[str, object]:
     cell = 2500  # pixels a side of one photo, which is turned and mirrored so that none is there twice
     for top in range(0, side, cell):
         for left in range(0, side, cell):
-            photo = np.rot90(views[int(rng.integers(len(views)))], int(rng.integers(4)))[:, :: int(rng.choice([-1, 1]))]
+            photo = np.rot90(views[int(rng.integers(len(views)))], int(rng.integers(4)))[
+                :, :: int(rng.choice([-1, 1]))
+            ]
             drawn = cv2.resize(np.ascontiguousarray(photo), (cell, cell), interpolation=cv2.INTER_CUBIC)
             part = fixed[top : top + cell, left : left + cell]
             grain = rng.normal(0, 6, part.shape[:2]).astype(np.float32)
@@ -166,7 +179,9 @@ def register_large(out: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("check", choices=["geotiff", "elastic", "large", "register-large"])
     parser.add_argument("--out", type=Path, default=Path("out/registration"))
     parser.add_argument("--side", type=int, default=10_000)

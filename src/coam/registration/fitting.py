@@ -37,14 +37,13 @@ class FitOptions:
     threshold: float = 3.0  # pixels of the fixed image by which a match may miss a plane motion
     fewest: int = 8  # matches that must agree: four always fit
     bend: float = 0.03  # of the fixed image's long side: what a local model may add to a homography
-    blocks: int = (
-        10  # along the long side: matches of whole blocks are left out, so that near ones do not tell
-    )
+    # Along the long side: matches of whole blocks are left out, so that their neighbours do not tell
+    blocks: int = 10
     folds: int = 5  # parts into which the blocks are dealt
-    local_gain: float = (
-        0.1  # by which a local model must miss left-out matches less than the best plane motion
-    )
-    local_noise: float = 2.0  # pixels: a local model that leaves more to left-out matches was fitted to noise
+    # A local model must miss left-out matches by this share less than a homography does, and
+    local_gain: float = 0.15
+    local_least: float = 0.2  # by so many pixels: neighbouring matches share errors of about this size
+    local_noise: float = 2.0  # pixels: one that leaves more to left-out matches was fitted to noise
     local: LocalOptions = field(default_factory=lambda: DEFAULT_LOCAL)
     ransac: RansacOptions = HOMOGRAPHY_OPTIONS  # its threshold is replaced by the one above
 
@@ -100,7 +99,8 @@ def _simpler(plane: Fit | None, local: Fit | None, options: FitOptions) -> Fit |
     # Judged on the matches that either explains.
     before, after = local.tried["homography"], local.tried[kind]
     explains_more = local.inliers.sum() > plane.inliers.sum()
-    if after < min((1 - options.local_gain) * before, options.local_noise) and explains_more:
+    earned = after < min((1 - options.local_gain) * before, before - options.local_least, options.local_noise)
+    if earned and explains_more:
         why = f"{kind}: misses matches of places left out of the fit by {after:.2f} px, a homography by {before:.2f}"
         return replace(local, tried=tried, why=why)
     return replace(plane, tried=tried)

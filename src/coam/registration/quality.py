@@ -1,4 +1,4 @@
-"""How far a registration can be trusted: where it is borne out, by how much it is wrong, how likely it is right.
+"""How far a registration can be trusted: where it is borne out, how exact, how likely it is right.
 
 The probability is a logistic regression on a few figures of the fit. It says that the mean error over what
 both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that is more.

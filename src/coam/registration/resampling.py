@@ -1,4 +1,4 @@
-"""The moving image in the frame of the fixed one, tile by tile in bounded memory, in its own type of values."""
+"""The moving image in the fixed one's frame, tile by tile in bounded memory, in its own type of values."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class Registration:
     def __repr__(self) -> str:
         quality = self.quality
         return (
-            f"Registration({self.transform.kind}, {quality.inliers:,} matches agree, left-out matches missed by "
-            f"{quality.held_out_error:.2f} px, confidence {quality.confidence:.2f}"
+            f"Registration({self.transform.kind}, {quality.inliers:,} matches agree, "
+            f"left-out ones are missed by {quality.held_out_error:.2f} px, confidence {quality.confidence:.2f}"
             f"{', REFUSED: ' + self.refusal if self.refusal else ''})"
         )
 

@@ -181,7 +181,7 @@ def _registered(
         found = find_registration(open_raster(moving), open_raster(fixed), matcher, options)
     except RegistrationRefused as refused:
         return None, str(refused)
-    found.save(kept)
+    found = Registration.load(found.save(kept))  # the same, to the last digit, as after a stopped run
     return (None if found.refusal else found), found.refusal
 
 
