@@ -2,9 +2,9 @@
 
     coam eval registration --root TRUE... ; python tools/calibrate_registration.py MATCHES...
 
-MATCHES are folders of files of matches KIND-A--B.npz (`Matches.save`) beside KIND/A, one pair of a registration
-benchmark each (`--root FOLDER` holds the KINDs): A with itself is a true pair, whose landmarks decide whether the
-registration is right; A's first image with B's second is a wrong one. Prints WEIGHTS and BIAS of
+MATCHES are folders of files of matches KIND-A--B.npz (`Matches.save`) beside KIND/A, one pair of a
+registration benchmark each (`--root FOLDER` holds the KINDs): A with itself is a true pair, whose landmarks
+decide whether the registration is right; A's first image with B's second is a wrong one. Prints WEIGHTS and BIAS of
 `coam.registration.quality`, and how they do on pairs left out of the fit (by scene, five parts).
 """
 
@@ -96,9 +96,7 @@ def main() -> None:
         weights, bias = fit_logistic(x[part != fold], y[part != fold])
         left_out[part == fold] = 1 / (1 + np.exp(-(x[part == fold] @ weights + bias)))
     weights, bias = fit_logistic(x, y)
-    print(
-        f"{len(y)} fits: {int(y.sum())} right, {int((1 - y).sum())} wrong; {nothing} pairs and models without a transform"
-    )
+    print(f"{len(y)} fits: {int(y.sum())} right, {int((1 - y).sum())} wrong; {nothing} without a transform")
     print("FEATURES =", FEATURES)
     print("WEIGHTS =", tuple(round(float(w), 3) for w in weights), "BIAS =", round(bias, 3))
     for limit in (0.5, 0.9):

@@ -3,7 +3,7 @@
     python tools/registration_checks.py geotiff|elastic|large [--out FOLDER] [--side 10000]
 
 The pictures are the bundled courtyard's. The moving image is another sensor's: its tones are bent and partly
-turned round, it is blurred, and noise is added. Errors are means over a grid of the fixed image that both show.
+turned round, it is blurred, and noise is added. Errors are means over a grid of the fixed image.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coam.geometry.motions import FITS, fit_motion, held_out_misses, halves, misses, simplest, simplest_motion
+from coam.geometry.motions import FITS, fit_motion, halves, held_out_misses, misses, simplest, simplest_motion
 
 SQUARE = np.array([[0, 0], [2, 0], [2, 2], [0, 2.0]])
 

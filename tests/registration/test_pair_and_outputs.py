@@ -189,13 +189,13 @@ def test_overviews_of_large_images_are_mapped_back(moving: np.ndarray, fixed: np
 def test_a_dense_map_becomes_a_transform() -> None:
     positions = map_positions((80, 60), SIZE)
     wave = 3 * np.sin(positions[..., 1:] / 25)
-    places = (positions + [5, 7] + np.concatenate([wave, 0 * wave], axis=2)).astype(np.float32)
+    places = (positions + np.array([5, 7]) + np.concatenate([wave, 0 * wave], axis=2)).astype(np.float32)
     certainty = np.ones((60, 80), np.float32)
     certainty[:, :8] = 0
     transform = dense_transform(WarpField(places, certainty, SIZE, SIZE))
     assert transform is not None
     inner = MARKS[MARKS[:, 0] > 45]
-    expected = inner + [5, 7] + np.stack([3 * np.sin(inner[:, 1] / 25), 0 * inner[:, 1]], axis=1)
+    expected = inner + np.array([5, 7]) + np.stack([3 * np.sin(inner[:, 1] / 25), 0 * inner[:, 1]], axis=1)
     assert np.abs(transform.inverse_points(inner) - expected).max() < 0.3
     assert dense_transform(WarpField(places, 0 * certainty, SIZE, SIZE)) is None
 

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from coam.errors import ConfigError, DataError
+from coam.matcher.tiles import Window
 from coam.registration.rasters import Georeference
 from coam.registration.stack import REPORT, StackOptions, _cut, common_window, middle_of, register_folder
 from coam.registration.transforms import PlaneTransform
-from coam.matcher.tiles import Window
 from support.known_registration import KnowingMatcher, as_matcher
 from support.simple_matchers import textured
 
