@@ -4,8 +4,8 @@
 
 MATCHES are folders of files of matches KIND-A--B.npz (`Matches.save`) beside KIND/A, one pair of a
 registration benchmark each (`--root FOLDER` holds the KINDs): A with itself is a true pair, whose landmarks
-decide whether the registration is right; A's first image with B's second is a wrong one. Prints WEIGHTS and BIAS of
-`coam.registration.quality`, and how they do on pairs left out of the fit (by scene, five parts).
+decide whether the registration is right; A's first image with B's second is a wrong one. Prints WEIGHTS and
+BIAS of `coam.registration.quality`, and how they do on pairs left out of the fit (by scene, five parts).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "CoAM", "Grid", "Match", "Matcher", "Matches", "Registration", "RegistrationRefused", "Warp", "__version__",
-    "load_matcher", "match", "register",
+    "CoAM", "Grid", "Match", "Matcher", "Matches", "Registration", "RegistrationRefused", "Warp",
+    "__version__", "load_matcher", "match", "register",
 ]  # fmt: skip
 
 _HOMES = {

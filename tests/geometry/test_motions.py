@@ -16,7 +16,7 @@ def test_fits_by_hand() -> None:
     )  # a quarter turn, twice as large, one to the right
     similarity = FITS["similarity"](SQUARE, turned)
     assert similarity == pytest.approx(np.array([[0, -2, 1], [2, 0, 0], [0, 0, 1.0]]), abs=1e-12)
-    assert FITS["translation"](SQUARE, SQUARE + [3, -1]) == pytest.approx(
+    assert FITS["translation"](SQUARE, SQUARE + np.array([3, -1])) == pytest.approx(
         np.array([[1, 0, 3], [0, 1, -1], [0, 0, 1.0]])
     )
     affine = np.array([[1, 0.5, 0], [0, 2, 1], [0, 0, 1.0]])

@@ -75,9 +75,9 @@ def test_noise_alone_never_earns_a_local_model(seed: int) -> None:
 
 @pytest.mark.parametrize("model", ["translation", "affine", "polynomial", "spline"])
 def test_a_model_that_is_asked_for_is_given(model: str) -> None:
-    fit = fitted(lambda points: points + [4.0, 2.0], model)
+    fit = fitted(lambda points: points + np.array([4.0, 2.0]), model)
     assert fit.transform.kind == model
-    assert error(fit, lambda points: points + [4.0, 2.0]) < 0.3
+    assert error(fit, lambda points: points + np.array([4.0, 2.0])) < 0.3
 
 
 def test_wrong_matches_give_nothing_to_trust() -> None:

@@ -26,7 +26,8 @@ from coam.errors import CoamError, UntrainedWarning, printable
 
 # In the order of the help page; one that is not part of this installation is left out.
 GROUPS = (
-    "match", "register", "demo", "doctor", "sfm", "localize", "stylize", "train", "data", "eval", "app", "export",
+    "match", "register", "demo", "doctor", "sfm", "localize", "stylize", "train", "data", "eval",
+    "app", "export",
 )  # fmt: skip
 
 BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130

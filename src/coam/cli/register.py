@@ -93,7 +93,7 @@ def register_command(
     allow_untrained: AllowUntrained = False,
     as_json: AsJson = False,
 ) -> None:
-    """Lay one image onto another: across sensors, light and seasons, or refuse with a reason (exit code 1)."""
+    """Lay one image onto another, across sensors and seasons; or refuse with a reason (exit code 1)."""
     from coam.registration.fitting import MODELS
     from coam.registration.pair import STRICT, Limits
     from coam.registration.resampling import INTERPOLATIONS, ResampleOptions
@@ -228,13 +228,13 @@ def _print(found: Registration, outputs: list[Path], as_json: bool) -> None:
         return
     error = content["held_out_error"]
     say(
-        f"{content['kind']}: {content['inliers']:,} matches agree ({content['inlier_share']:.0%}), left-out ones are "
-        f"missed by {'-' if error is None else f'{error:.2f}'} px (nine in ten by less than "
-        f"{'-' if content['held_out_p90'] is None else format(content['held_out_p90'], '.2f')})"
+        f"{content['kind']}: {content['inliers']:,} matches agree ({content['inlier_share']:.0%}), "
+        f"left-out ones are missed by {'-' if error is None else f'{error:.2f}'} px "
+        f"(nine in ten by less than {'-' if content['held_out_p90'] is None else format(content['held_out_p90'], '.2f')})"
     )
     say(
-        f"right with a probability of {content['confidence']:.2f}; MOVING covers {content['overlap']:.0%} of FIXED, "
-        f"matches bear out {content['coverage']:.0%} of that"
+        f"right with a probability of {content['confidence']:.2f}; "
+        f"MOVING covers {content['overlap']:.0%} of FIXED, matches bear out {content['coverage']:.0%} of that"
     )
     say(f"why {content['why']}")
     for path in content["outputs"]:

@@ -1,4 +1,4 @@
-"""Plane motions of growing freedom: translation, similarity, affine, homography; the simplest that matches bear out.
+"""Plane motions of growing freedom, and the simplest of them that matches bear out.
 
 More freedom always fits better, so kinds are judged by matches that were left out of the fit.
 """
@@ -39,7 +39,7 @@ def fit_translation(points0: Array, points1: Array) -> Array | None:
 
 
 def fit_similarity(points0: Array, points1: Array) -> Array | None:
-    """Least-squares zoom, turn and shift (3, 3): x' = a x - b y + c, y' = b x + a y + d; None below 2 points."""
+    """Least-squares zoom, turn and shift (3, 3): x' = a x - b y + c, y' = b x + a y + d; None below 2."""
     if len(points0) < 2:
         return None
     (x, y), one, zero = points0.T, np.ones(len(points0)), np.zeros(len(points0))

@@ -31,7 +31,7 @@ MODELS = ("auto", *KINDS)
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How a transform is fitted and chosen. Chosen on dev_multimodal (docs/register.md), margins by theory."""
+    """How a transform is fitted and chosen; what the numbers were chosen on: docs/register.md."""
 
     model: str = "auto"  # one of `MODELS`
     threshold: float = 3.0  # pixels of the fixed image by which a match may miss a plane motion
@@ -101,7 +101,8 @@ def _simpler(plane: Fit | None, local: Fit | None, options: FitOptions) -> Fit |
     explains_more = local.inliers.sum() > plane.inliers.sum()
     earned = after < min((1 - options.local_gain) * before, before - options.local_least, options.local_noise)
     if earned and explains_more:
-        why = f"{kind}: misses matches of places left out of the fit by {after:.2f} px, a homography by {before:.2f}"
+        miss = f"{after:.2f} px, a homography by {before:.2f}"
+        why = f"{kind}: misses matches of places left out of the fit by {miss}"
         return replace(local, tried=tried, why=why)
     return replace(plane, tried=tried)
 
@@ -237,7 +238,7 @@ def folds_over(transform: Transform, size: Size, cells: int = 64) -> bool:
 
 
 def block_folds(points: Array, size: Size, options: FitOptions = DEFAULT_FIT) -> list[Indices]:
-    """Folds of points (N, 2) of the fixed image: whole blocks, dealt so that neighbours are in different ones."""
+    """Folds of points (N, 2) of the fixed image: whole blocks, neighbours in different folds."""
     column, row = (points // (max(size) / options.blocks)).astype(np.int64).T
     number = (column + 2 * row) % options.folds
     folds = [np.flatnonzero(number == fold).astype(np.int64) for fold in range(options.folds)]

@@ -1,4 +1,4 @@
-"""Polynomials and thin-plate splines through matches: linear in their coefficients, fitted robustly, smoothed.
+"""Polynomials and thin-plate splines through matches: linear in their coefficients, robust, smoothed.
 
 All explain what a homography leaves over: displacements (N, 2), in pixels of the moving image, at points of
 the fixed one.

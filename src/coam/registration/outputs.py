@@ -1,7 +1,7 @@
 """Files of a registration: the moving image on the fixed one's grid, control points, pictures, the page.
 
-TIFF files keep the type and number of bands; they are written by tiles. With rasterio a GeoTIFF gets the fixed
-image's coordinate reference system and transform, and the moving image's nodata value.
+TIFF files keep the type and number of bands; they are written by tiles. With rasterio a GeoTIFF gets the
+fixed image's coordinate reference system and transform, and the moving image's nodata value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ import numpy as np
 
 from coam.errors import ImageError, MissingExtraError
 from coam.registration.pair import control_points
-from coam.registration.pictures import ENDINGS, draw_picture, overlay_of, registration_page
+from coam.registration.pictures import (
+    DEFAULT_DISPLAYS,
+    ENDINGS,
+    Displays,
+    draw_picture,
+    overlay_of,
+    registration_page,
+)
 from coam.registration.rasters import TIFF_ENDINGS, DisplayOptions, Georeference, Raster, display_of
 from coam.registration.resampling import (
     DEFAULT_RESAMPLE,
@@ -36,7 +43,6 @@ from coam.types import Size
 PHOTOS = (".png", ".jpg", ".jpeg", ".webp")
 IMAGES = (*PHOTOS, *TIFF_ENDINGS)
 KNOWN = (*IMAGES, ".json", ".html", ".points")
-Displays = tuple[DisplayOptions, DisplayOptions]
 
 
 def write_outputs(
@@ -45,9 +51,9 @@ def write_outputs(
     fixed: Raster,
     outputs: list[Path],
     options: ResampleOptions,
-    displays: Displays = (DisplayOptions(), DisplayOptions()),
+    displays: Displays = DEFAULT_DISPLAYS,
 ) -> None:
-    """Write every file, by its ending, or none: see `KNOWN`, and pictures by `ENDINGS` before .png or .jpg."""
+    """Write every file, by its ending, or none: see `KNOWN`; pictures have one of `ENDINGS` before .png."""
     wanted = [path for path in outputs if picture_of(path) or path.suffix.lower() == ".html"]
     overlay = overlay_of(registration, moving, fixed, displays=displays) if wanted else None
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""One image onto another: look at both, match, fit, look closer where they are large, judge, refuse or not."""
+"""One image onto another: look, match, fit, look closer at large ones, judge, refuse or not."""
 
 from __future__ import annotations
 
@@ -193,8 +193,9 @@ def refusal(quality: Quality, limits: Limits) -> str:
     """Why a registration is not to be trusted; empty: it is."""
     if quality.confidence < limits.confidence:
         return (
-            f"it is right with a probability of {quality.confidence:.2f} only ({quality.inliers:,} matches agree, "
-            f"{quality.inlier_share:.0%} of all); {limits.confidence:g} is asked for"
+            f"it is right with a probability of {quality.confidence:.2f} only "
+            f"({quality.inliers:,} matches agree, {quality.inlier_share:.0%} of all); "
+            f"{limits.confidence:g} is asked for"
         )
     if quality.coverage < limits.coverage:
         return (
@@ -217,7 +218,7 @@ def _dense(views: tuple[_View, _View], masks: list[Mask | None], matcher: Matche
 
 
 def dense_transform(field: WarpField, moving_factor: int = 1, fixed_factor: int = 1) -> LocalTransform | None:
-    """A map of where the fixed image's pixels lie in the moving one as a transform; None: too little is certain.
+    """A map of where the fixed image's pixels lie in the moving one as a transform; None: too little.
 
     What is certain decides; in between and beyond, displacements from a homography are blurred outwards.
     """

@@ -22,6 +22,8 @@ from coam.viz.overlay import Overlay, draw_aligned
 LONGEST = 1200  # pixels of the long side of pictures
 ARROWS = 150  # residuals drawn
 ARROW_LENGTH = 0.03  # of the long side: what the ninth decile of the residuals is drawn as
+Displays = tuple[DisplayOptions, DisplayOptions]  # of the moving and the fixed image
+DEFAULT_DISPLAYS: Displays = (DisplayOptions(), DisplayOptions())
 ENDINGS = {".checker": "checkerboard", ".arrows": "residual arrows", ".before-after": "before and after"}
 
 
@@ -30,7 +32,7 @@ def overlay_of(
     moving: RasterLike,
     fixed: RasterLike,
     longest: int = LONGEST,
-    displays: tuple[DisplayOptions, DisplayOptions] = (DisplayOptions(), DisplayOptions()),
+    displays: Displays = DEFAULT_DISPLAYS,
 ) -> Overlay:
     """Both images in the fixed one's frame, as RGB, its long side at most `longest`."""
     shown0, shown1 = (

@@ -62,7 +62,8 @@ class Registration:
         quality = self.quality
         return (
             f"Registration({self.transform.kind}, {quality.inliers:,} matches agree, "
-            f"left-out ones are missed by {quality.held_out_error:.2f} px, confidence {quality.confidence:.2f}"
+            f"left-out ones are missed by {quality.held_out_error:.2f} px, "
+            f"confidence {quality.confidence:.2f}"
             f"{', REFUSED: ' + self.refusal if self.refusal else ''})"
         )
 
