@@ -49,10 +49,10 @@ def register_command(
         ),
     ] = "auto",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Confidence .9, coverage .3 and 3 px are asked for.")
+        bool, typer.Option("--strict", help="Confidence .95, coverage .3 and 3 px are asked for.")
     ] = False,
     min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Refuse below this probability.", show_default="0.5")
+        float | None, typer.Option(min=0, max=1, help="Refuse below this probability.", show_default="0.8")
     ] = None,
     min_coverage: Annotated[
         float | None, typer.Option(min=0, max=1, help="Refuse below this share of the overlap borne out.")

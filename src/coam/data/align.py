@@ -81,7 +81,7 @@ def align_group(
         kept = motion.share >= options.min_inlier_share
         kept = kept and shift <= options.max_shift * min(width, height)
         if kept:
-            onto_first = PlaneTransform(motion.kind, np.linalg.inv(motion.matrix))
+            onto_first = PlaneTransform(motion.kind, np.asarray(np.linalg.inv(motion.matrix), np.float64))
             kept = common_window((width, height), [*motions.values(), onto_first]) is not None
         if kept:
             motions[path] = onto_first

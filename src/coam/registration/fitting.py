@@ -214,8 +214,8 @@ def _held_out(
     """By how many pixels (N,) of the fixed image each match is missed by a fit without its fold."""
     fetched = apply_homography(np.linalg.inv(matrix), points1)
     for fold in folds:
-        rest = np.setdiff1d(np.arange(len(points0)), fold)
-        fetched[fold] += model.design[fold] @ model.solve(wanted, rest)
+        rest = np.setdiff1d(np.arange(len(points0)), fold).astype(np.int64)
+        fetched[fold] += np.asarray(model.design[fold] @ model.solve(wanted, rest))
     return misses(matrix, points0, apply_homography(matrix, fetched))
 
 

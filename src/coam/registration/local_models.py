@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coam.geometry.motions import Indices
 from coam.registration.transforms import Array, Displacement, Polynomial, Spline
 from coam.types import Size
 
@@ -41,14 +42,14 @@ class LinearModel:
     displacement: Callable[[Array], Displacement]  # of coefficients (T, 2)
     options: LocalOptions
 
-    def solve(self, wanted: Array, rows: Array | slice = slice(None)) -> Array:
+    def solve(self, wanted: Array, rows: Indices | slice = slice(None)) -> Array:
         """Coefficients (T, 2) for displacements (N, 2), by some rows; reweighted least squares (Cauchy), so
         that wrong matches do not bend them.
         """
         design, target = self.design[rows], wanted[rows]
         terms = design.shape[1]
-        weights = np.ones(len(design))
-        solution = np.zeros((terms, 2))
+        weights: Array = np.ones(len(design))
+        solution: Array = np.zeros((terms, 2))
         for _ in range(self.options.reweightings):
             weighted = design * weights[:, None]
             normal = weighted.T @ design + len(design) * self.penalty

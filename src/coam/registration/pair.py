@@ -19,7 +19,7 @@ from coam.matcher import load_matcher as _load_matcher
 from coam.matcher.tiles import Window
 from coam.registration.fitting import Fit, FitOptions, fit_transform
 from coam.registration.local_models import spread_points
-from coam.registration.quality import Quality, QualityOptions, judge
+from coam.registration.quality import SURE, Quality, QualityOptions, judge
 from coam.registration.rasters import (
     Display,
     DisplayOptions,
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 class Limits:
     """What a registration must reach; below, it is refused with a reason."""
 
-    confidence: float = 0.5  # probability that it is right
+    confidence: float = SURE  # probability that it is right
     coverage: float = 0.0  # share of the overlap that matches bear out
     error: float = math.inf  # pixels of the fixed image: median miss of left-out matches
 
 
-STRICT = Limits(confidence=0.9, coverage=0.3, error=3.0)
+STRICT = Limits(confidence=0.95, coverage=0.3, error=3.0)
 
 
 @dataclass(frozen=True)

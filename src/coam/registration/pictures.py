@@ -81,7 +81,9 @@ def _drawn(rgb: ByteImage, transform: Transform, size: Size) -> tuple[ByteImage,
     import cv2
 
     places = places_of(transform, Window(0, 0, *size), lattice=4)
-    inside = ((places >= -0.5) & (places <= np.array(rgb.shape[1::-1]) - 0.5)).all(axis=2)
+    inside: npt.NDArray[np.bool_] = np.asarray(
+        ((places >= -0.5) & (places <= np.array(rgb.shape[1::-1]) - 0.5)).all(axis=2)
+    )
     x, y = np.where(np.isfinite(places), places, -1e4).clip(-1e4, 1e5).astype(np.float32).transpose(2, 0, 1)
     moved = cv2.remap(rgb, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.where(inside[..., None], moved, 0).astype(np.uint8), inside
@@ -121,7 +123,7 @@ def _stretched(image: ByteImage) -> npt.NDArray[np.uint8]:
     grey = image.astype(np.float32).mean(axis=2)
     seen = grey[grey > 0]
     low, high = np.percentile(seen, [1, 99]) if seen.size else (0.0, 1.0)
-    return np.clip((grey - low) * (255 / max(high - low, 1.0)), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip((grey - low) * (255 / max(high - low, 1.0)), 0, 255), np.uint8)
 
 
 def draw_residuals(registration: Registration, overlay: Overlay) -> Image.Image:

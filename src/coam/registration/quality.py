@@ -19,6 +19,8 @@ from coam.types import Size
 
 RIGHT_PIXELS = 5.0  # of the fixed image
 RIGHT_SHARE = 0.005  # of its long side
+# Probability below which a registration is refused: no wrong one left out of the calibration reached it
+SURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,35 @@ def judge(
         overlap=float(inside.mean()),
         coverage=coverage,
         same_place=same_place,
-        confidence=probability_right(features(count, share, coverage, error, same_place)),
+        confidence=probability_right(
+            features(count, share, coverage, relative_error(error, sizes[1]), same_place)
+        ),
         residual_map=residual_map,
         covered=covered,
     )
 
 
-FEATURES = ("log_inliers", "inlier_share", "coverage", "same_place")
+FEATURES = ("log_inliers", "inlier_share", "coverage", "log_error", "same_place")
 # Fitted by tools/calibrate_registration.py; see docs/register.md for the pairs.
-WEIGHTS: tuple[float, ...] = (2.0, 6.0, 3.0, 0.5)
-BIAS = -14.0
+WEIGHTS: tuple[float, ...] = (0.888, 4.668, 4.683, -0.914, 0.478)
+BIAS = -10.788
 
 
 def features(
     inliers: int, share: float, coverage: float, error: float, same_place: float
 ) -> tuple[float, ...]:
-    """What the probability is computed from, in the order of `FEATURES`."""
+    """What the probability is computed from, in the order of `FEATURES`.
+
+    error: the miss of left-out matches in thousandths of the fixed image's long side.
+    """
     known = 0.5 if math.isnan(same_place) else min(max(same_place, 1e-3), 1 - 1e-3)
-    return math.log(inliers + 1.0), share, coverage, math.log(known / (1 - known))
+    blurred = math.log(min(max(error, 0.1), 100.0))
+    return math.log(inliers + 1.0), share, coverage, blurred, math.log(known / (1 - known))
+
+
+def relative_error(error: float, size: Size) -> float:
+    """Pixels of an image of `size` as thousandths of its long side."""
+    return 1000 * error / max(size)
 
 
 def probability_right(values: tuple[float, ...]) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -23,9 +23,6 @@ from coam.images import RGB, ImageLike, load_image
 from coam.images.limits import check_size
 from coam.matcher.tiles import Window
 from coam.types import Size
-
-if TYPE_CHECKING:
-    from coam.registration.rasters import Raster
 
 Pixels = npt.NDArray[Any]  # (h, w, bands) in the type of the file
 Mask = npt.NDArray[np.bool_]  # (h, w)
@@ -124,7 +121,8 @@ class Display:
             np.clip((pixels[..., band].astype(np.float32) - low) * (255 / (high - low)), 0, 255)
             for band, low, high in zip(self.bands, self.black, self.white, strict=True)
         ]
-        return np.rint(np.nan_to_num(np.stack(shown * (3 // len(shown)), axis=-1))).astype(np.uint8)
+        stacked = np.nan_to_num(np.stack(shown * (3 // len(shown)), axis=-1))
+        return np.asarray(np.rint(stacked), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ def _open(source: RasterLike) -> Raster:
         deep = _sixteen_bit_png(Path(source))
         if deep is not None:
             return of_array(deep, str(source))
-    image = load_image(source)  # type: ignore[arg-type]
+    image = load_image(source)
     return of_array(image.rgb, image.name)
 
 

@@ -74,7 +74,7 @@ def resample_window(
     places = places_of(transform, window, options.lattice)
     fill = np.asarray(fill_value(raster, options)).astype(raster.dtype)
     drawn = np.full((window.height, window.width, raster.bands), fill, raster.dtype)
-    inside = ((places >= -0.5) & (places <= np.asarray(raster.size) - 0.5)).all(axis=2)
+    inside: Mask = np.asarray(((places >= -0.5) & (places <= np.asarray(raster.size) - 0.5)).all(axis=2))
     if not inside.any():
         return drawn, inside
     low = np.floor(places[inside].min(axis=0)).astype(int) - 3
@@ -101,7 +101,7 @@ def resample_window(
         there = inside & (share > 0.5)
         how = min(how, cv2.INTER_LINEAR)  # a cubic kernel would ring at the edges of what is missing
     for band in range(raster.bands):
-        values = np.ascontiguousarray(read[..., band])
+        values: npt.NDArray[Any] = np.ascontiguousarray(read[..., band])
         if values.dtype not in REMAPPABLE:
             values = values.astype(np.float64)
         if complete:
@@ -134,12 +134,12 @@ def _between(nodes: Array, at: Array, axis: int) -> Array:
     first = np.minimum(at.astype(int), max(0, nodes.shape[axis] - 2))
     second = np.minimum(first + 1, nodes.shape[axis] - 1)
     weight = (at - first).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-    return np.take(nodes, first, axis) * (1 - weight) + np.take(nodes, second, axis) * weight
+    return np.asarray(np.take(nodes, first, axis) * (1 - weight) + np.take(nodes, second, axis) * weight)
 
 
 def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Values in another type; whole numbers are rounded and kept in its range."""
     if np.issubdtype(dtype, np.integer) and values.dtype != dtype:
         limits = np.iinfo(dtype)
-        return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
-    return values.astype(dtype, copy=False)
+        return np.asarray(np.clip(np.rint(values), limits.min, limits.max), dtype)
+    return np.asarray(values, dtype)

@@ -13,7 +13,7 @@ Protocol: image 0 (move) is registered onto image 1 (fix) from a matcher's match
 (--model auto, or homography alone: USAC_MAGSAC at 3 px, the usual figure). The error of a pair is the mean
 distance of its landmarks in pixels of image 1, infinite where there is no transform; AUC at 5 and 10 px over
 pairs, shares within 5 and 10 px. "median within 5 px" takes the median landmark of each pair, which one
-misplaced mark does not move. "sure but wrong": of all pairs, those with a confidence of at least 0.5 and an
+misplaced mark does not move. "sure but wrong": of all pairs, those that would not be refused (confidence 0.8) with an
 error above 5 px, 0.5 % of the long side, and twice what a homography fitted to the marks themselves misses
 them by; their marks then do not tell. Methods on intensities hand over points of the transform they found.
 """
@@ -36,14 +36,13 @@ from coam.geometry.motions import misses
 from coam.images.folder import list_photos
 from coam.images.limits import opened_picture
 from coam.registration.fitting import FitOptions, fit_transform
-from coam.registration.quality import RIGHT_PIXELS, RIGHT_SHARE, judge
+from coam.registration.quality import RIGHT_PIXELS, RIGHT_SHARE, SURE, judge
 from coam.store.archives import read_npz
 from coam.store.documents import read_json
 from coam.types import Matches, Size
 
 LANDMARKS, HOMOGRAPHY, DENSE = "landmarks.json", "H_1_2", "truth.npz"
 GRID = 12  # points a side where the truth is known everywhere
-SURE = 0.5  # a registration with this confidence is not refused
 WHERE = "wanted folders with landmarks.json (move.*, fix.*), H_1_2 (1.*, 2.*) or truth.npz (0.*, 1.*)"
 
 

@@ -113,9 +113,10 @@ def ecc(grey0: Grey, grey1: Grey) -> Array | None:
         )
         scale = np.diag([1 / level, 1 / level, 1.0])
         start = (scale @ matrix @ np.linalg.inv(scale)).astype(np.float32)
+        everywhere = np.full(small1.shape, 255, np.uint8)
         try:
             # The warp takes pixels of the template (photo 0) to the input (photo 1).
-            _, found = cv2.findTransformECC(small0, small1, start, cv2.MOTION_HOMOGRAPHY, stop, None, 5)
+            _, found = cv2.findTransformECC(small0, small1, start, cv2.MOTION_HOMOGRAPHY, stop, everywhere, 5)
         except cv2.error:
             return None
         matrix = (np.linalg.inv(scale) @ found @ scale).astype(np.float32)
