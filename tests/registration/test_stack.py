@@ -11,7 +11,7 @@ from PIL import Image
 from coam.errors import ConfigError, DataError
 from coam.matcher.tiles import Window
 from coam.registration.rasters import Georeference
-from coam.registration.stack import REPORT, StackOptions, _cut, common_window, middle_of, register_folder
+from coam.registration.stack import REPORT, SharedPart, StackOptions, _cut, middle_of, register_folder
 from coam.registration.transforms import PlaneTransform
 from support.known_registration import KnowingMatcher, as_matcher
 from support.simple_matchers import textured
@@ -106,12 +106,18 @@ def test_the_middle_is_between(tmp_path: Path) -> None:
     assert np.abs(middle - cut)[3:-3, 3:-3].mean() < 6  # frame 1 hardly moves
 
 
-def test_the_common_window_by_hand() -> None:
-    assert common_window(SIZE, [shift(0, 0)]) == Window(0, 0, 200, 150)
-    assert common_window(SIZE, [shift(0, 0), shift(10, -5), shift(-20, 0)]) == Window(10, 0, 170, 145)
-    assert common_window(SIZE, [shift(0, 0), shift(500, 0)]) is None
-    small = common_window(SIZE, [shift(0, 0), shift(30, 30)], [SIZE, (50, 40)])
-    assert small == Window(30, 30, 50, 40)
+def common(*images: tuple[PlaneTransform, tuple[int, int]]) -> Window | None:
+    part = SharedPart.of(SIZE)
+    for transform, size in images:
+        part = part.narrowed(transform, size)
+    return part.window
+
+
+def test_the_common_part_by_hand() -> None:
+    assert common((shift(0, 0), SIZE)) == Window(0, 0, 200, 150)
+    assert common((shift(10, -5), SIZE), (shift(-20, 0), SIZE)) == Window(10, 0, 170, 145)
+    assert common((shift(500, 0), SIZE)) is None
+    assert common((shift(30, 30), (50, 40))) == Window(30, 30, 50, 40)
 
 
 def test_a_cut_geotiff_starts_where_it_is_cut() -> None:

@@ -21,7 +21,7 @@ from coam.geometry.motions import fit_motion, misses
 from coam.images import RGB, load_image
 from coam.registration.rasters import of_array
 from coam.registration.resampling import resample_window
-from coam.registration.stack import common_window
+from coam.registration.stack import SharedPart
 from coam.registration.transforms import PlaneTransform, Transform
 from coam.store.atomic import atomic_folder, atomic_write, remove_leftovers, write_json
 from coam.store.documents import read_json
@@ -71,6 +71,7 @@ def align_group(
     marks = np.vstack([frame, frame.mean(axis=0)])
     motions: dict[Path, Transform] = {photos[0]: PlaneTransform("translation", np.eye(3))}
     report = [AlignedPhoto(photos[0].name, "reference", 0.0, 0.0, 1.0, True)]
+    shared = SharedPart.of((width, height))
     for path in photos[1:]:
         matches = match(first, _load_as(path, (width, height)))
         motion = fit_motion(matches.points0, matches.points1, options.min_inliers)
@@ -82,16 +83,17 @@ def align_group(
         kept = kept and shift <= options.max_shift * min(width, height)
         if kept:
             onto_first = PlaneTransform(motion.kind, np.asarray(np.linalg.inv(motion.matrix), np.float64))
-            kept = common_window((width, height), [*motions.values(), onto_first]) is not None
+            narrowed = shared.narrowed(onto_first, (width, height))
+            kept = narrowed.window is not None
         if kept:
-            motions[path] = onto_first
+            motions[path], shared = onto_first, narrowed
         report.append(AlignedPhoto(path.name, motion.kind, shift, motion.residual, motion.share, kept))
-    return _moved(motions, (width, height)), report
+    return _moved(motions, (width, height), shared), report
 
 
-def _moved(motions: Mapping[Path, Transform], size: Size) -> Iterator[tuple[str, RGB]]:
-    window = common_window(size, list(motions.values()))
-    assert window is not None
+def _moved(motions: Mapping[Path, Transform], size: Size, shared: SharedPart) -> Iterator[tuple[str, RGB]]:
+    window = shared.window
+    assert window is not None  # each photo was kept for sharing a part
     for path, transform in motions.items():
         pixels, _ = resample_window(of_array(_load_as(path, size)), transform, window)
         yield path.name, np.asarray(pixels, np.uint8)

@@ -55,10 +55,10 @@ class LinearModel:
             normal = weighted.T @ design + len(design) * self.penalty
             normal[np.diag_indices(terms)] *= 1 + 1e-9
             normal[np.diag_indices(terms)] += 1e-9
-            solution = np.linalg.solve(normal, weighted.T @ target)
+            solution = np.asarray(np.linalg.solve(normal, weighted.T @ target), np.float64)
             residual = np.linalg.norm(design @ solution - target, axis=1)
             scale = self.options.tuning * max(float(np.median(residual)) / 1.1774, 1e-6)  # of a 2-D normal
-            weights = 1 / (1 + np.square(residual / scale))
+            weights = np.asarray(1 / (1 + np.square(residual / scale)), np.float64)
         return solution
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -105,12 +105,14 @@ def resample_window(
         if values.dtype not in REMAPPABLE:
             values = values.astype(np.float64)
         if complete:
-            fetched = cv2.remap(values, x, y, how, borderMode=cv2.BORDER_REPLICATE)
+            fetched: npt.NDArray[Any] = cv2.remap(
+                cast(Any, values), x, y, how, borderMode=cv2.BORDER_REPLICATE
+            )
         else:
             known = np.where(usable, values, 0).astype(
                 np.float32 if values.dtype != np.float64 else np.float64
             )
-            fetched = cv2.remap(known, x, y, how, borderMode=cv2.BORDER_REPLICATE)
+            fetched = cv2.remap(cast(Any, known), x, y, how, borderMode=cv2.BORDER_REPLICATE)
             if how != cv2.INTER_NEAREST:
                 fetched = fetched / np.maximum(share, 1e-6)
         drawn[..., band] = np.where(there, as_type(fetched, raster.dtype), fill)

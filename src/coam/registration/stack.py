@@ -83,6 +83,8 @@ def register_folder(
         raise DataError(f"{folder}: has too few images to register; give a folder of two or more")
     names = _names(folder, [first, *others])
     frame = open_raster(first)
+    sizes = {path: open_raster(path).size for path in (first, *others)}
+    shared = SharedPart.of(frame.size)
     progress(0, len(others))
     transforms: dict[Path, Transform] = {first: PlaneTransform("translation", np.eye(3))}
     report = [StackedImage(names[first], "reference", names[first], 1.0, 0.0, True, "")]
@@ -90,9 +92,11 @@ def register_folder(
         found, through, reason = _onto_reference(path, first, photos, transforms, output, matcher, options)
         kept = found is not None
         if found is not None and options.crop:
-            together = [*transforms.values(), found[0]]
-            if common_window(frame.size, together, _sizes([*transforms, path])) is None:
+            narrowed = shared.narrowed(found[0], sizes[path])
+            if narrowed.window is None:
                 kept, reason = False, "it shares nothing with what the others share"
+            else:
+                shared = narrowed
         if found is not None and kept:
             transforms[path] = found[0]
         quality = None if found is None else found[1].quality
@@ -111,7 +115,7 @@ def register_folder(
             )
         )
         progress(done, len(others))
-    _write_stack(transforms, names, frame, output, options)
+    _write_stack(transforms, sizes, names, frame, output, options)
     write_json(output / REPORT, {"images": [asdict(line) for line in report]}, indent=1)
     return report
 
@@ -127,10 +131,6 @@ def _names(folder: Path, photos: Sequence[Path]) -> dict[Path, str]:
     if twice:
         raise DataError(f"{folder}: {twice[0]} and {twice[1]} differ by their ending only; rename one")
     return names
-
-
-def _sizes(photos: Sequence[Path]) -> list[Size]:
-    return [open_raster(path).size for path in photos]
 
 
 def _onto_reference(
@@ -188,37 +188,50 @@ def _registered(
 # ---- the common frame
 
 
-def common_window(
-    size: Size, transforms: Sequence[Transform], sizes: Sequence[Size] | None = None
-) -> Window | None:
-    """The part of a frame of `size` that all images show; None where there is none.
+@dataclass(frozen=True, eq=False)
+class SharedPart:
+    """What of a frame all images show, on a lattice of at most 1000 points a side."""
 
-    transforms: of the images onto the frame; sizes: theirs, where they are not that of the frame. Sides are
-    taken away line by line, always the one with most that is missing.
-    """
-    step = max(1, math.ceil(max(size) / 1000))
-    x, y = (np.unique(np.append(np.arange(0, side, step), side - 1)) for side in size)
-    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2).astype(np.float64)
-    seen: npt.NDArray[np.bool_] = np.ones(len(grid), np.bool_)
-    for transform, own in zip(transforms, sizes or [size] * len(transforms), strict=True):
+    x: npt.NDArray[np.int64]  # (columns,) pixels of the frame
+    y: npt.NDArray[np.int64]  # (rows,)
+    seen: npt.NDArray[np.bool_]  # (rows, columns)
+
+    @staticmethod
+    def of(size: Size) -> SharedPart:
+        """All of a frame of `size` (width, height)."""
+        step = max(1, math.ceil(max(size) / 1000))
+        x, y = (np.unique(np.append(np.arange(0, side, step), side - 1)) for side in size)
+        return SharedPart(x, y, np.ones((len(y), len(x)), np.bool_))
+
+    def narrowed(self, transform: Transform, size: Size) -> SharedPart:
+        """What one more image of `size` shows of it, by its transform onto the frame."""
+        grid = np.stack(np.meshgrid(self.x, self.y), axis=-1).reshape(-1, 2).astype(np.float64)
         places = transform.inverse_points(grid)
-        seen &= ((places >= -1e-6) & (places <= np.asarray(own) - 1 + 1e-6)).all(axis=1)
-    mask = seen.reshape(len(y), len(x))
-    top, bottom, left, right = 0, len(y) - 1, 0, len(x) - 1
-    while top <= bottom and left <= right:
-        sides = {
-            "top": mask[top, left : right + 1],
-            "bottom": mask[bottom, left : right + 1],
-            "left": mask[top : bottom + 1, left],
-            "right": mask[top : bottom + 1, right],
-        }
-        missing = {name: 1 - float(line.mean()) for name, line in sides.items()}
-        worst = max(missing, key=lambda name: missing[name])
-        if missing[worst] == 0:
-            return Window(int(x[left]), int(y[top]), int(x[right] - x[left]) + 1, int(y[bottom] - y[top]) + 1)
-        top, left = top + (worst == "top"), left + (worst == "left")
-        bottom, right = bottom - (worst == "bottom"), right - (worst == "right")
-    return None
+        inside = ((places >= -1e-6) & (places <= np.asarray(size) - 1 + 1e-6)).all(axis=1)
+        return replace(self, seen=self.seen & inside.reshape(self.seen.shape))
+
+    @property
+    def window(self) -> Window | None:
+        """A window inside it; None where there is none.
+
+        Sides are taken away line by line, always the one with most that is missing.
+        """
+        top, bottom, left, right = 0, len(self.y) - 1, 0, len(self.x) - 1
+        while top <= bottom and left <= right:
+            sides = {
+                "top": self.seen[top, left : right + 1],
+                "bottom": self.seen[bottom, left : right + 1],
+                "left": self.seen[top : bottom + 1, left],
+                "right": self.seen[top : bottom + 1, right],
+            }
+            missing = {name: 1 - float(line.mean()) for name, line in sides.items()}
+            worst = max(missing, key=lambda name: missing[name])
+            if missing[worst] == 0:
+                (x0, x1), (y0, y1) = self.x[[left, right]], self.y[[top, bottom]]
+                return Window(int(x0), int(y0), int(x1 - x0) + 1, int(y1 - y0) + 1)
+            top, left = top + (worst == "top"), left + (worst == "left")
+            bottom, right = bottom - (worst == "bottom"), right - (worst == "right")
+        return None
 
 
 def middle_of(size: Size, transforms: Sequence[Transform]) -> Array:
@@ -237,24 +250,26 @@ def middle_of(size: Size, transforms: Sequence[Transform]) -> Array:
 
 def _write_stack(
     transforms: dict[Path, Transform],
+    sizes: dict[Path, Size],
     names: dict[Path, str],
     frame: Raster,
     output: Path,
     options: StackOptions,
 ) -> None:
-    sizes = _sizes(list(transforms))
     placed = transforms
     if options.middle:
-        if len(set(sizes)) > 1:
+        if len({sizes[path] for path in transforms}) > 1:
             raise ConfigError("--middle needs images of one size; register them onto one of them")
         moved = middle_of(frame.size, list(transforms.values()))
         placed = {path: Reframed(transform, moved) for path, transform in transforms.items()}
     window = Window(0, 0, *frame.size)
     if options.crop:
-        shared = common_window(frame.size, list(placed.values()), sizes)
-        if shared is None:
+        shared = SharedPart.of(frame.size)
+        for path, transform in placed.items():
+            shared = shared.narrowed(transform, sizes[path])
+        if shared.window is None:
             raise DataError("these images share no part; use --keep-frame")
-        window = shared
+        window = shared.window
     to_window = np.array([[1, 0, -window.left], [0, 1, -window.top], [0, 0, 1.0]])
     georeference = None if options.middle else _cut(frame.georeference, window)
     for path, transform in placed.items():

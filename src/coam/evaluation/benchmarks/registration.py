@@ -13,9 +13,9 @@ Protocol: image 0 (move) is registered onto image 1 (fix) from a matcher's match
 (--model auto, or homography alone: USAC_MAGSAC at 3 px, the usual figure). The error of a pair is the mean
 distance of its landmarks in pixels of image 1, infinite where there is no transform; AUC at 5 and 10 px over
 pairs, shares within 5 and 10 px. "median within 5 px" takes the median landmark of each pair, which one
-misplaced mark does not move. "sure but wrong": of all pairs, those that would not be refused (confidence 0.8) with an
-error above 5 px, 0.5 % of the long side, and twice what a homography fitted to the marks themselves misses
-them by; their marks then do not tell. Methods on intensities hand over points of the transform they found.
+misplaced mark does not move. "sure but wrong": of all pairs, those that would not be refused (confidence 0.8)
+with an error above 5 px, 0.5 % of the long side, and twice what a homography fitted to the marks themselves
+misses them by; their marks then do not tell. Methods on intensities hand over points of what they found.
 """
 
 from __future__ import annotations
