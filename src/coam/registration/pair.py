@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coam.caches import LRUCache
 from coam.geometry.coordinates import resize_points
 from coam.geometry.homography import apply_homography
 from coam.images import RGB
 from coam.images.mask import MaskLike, load_mask
-from coam.matcher import Matcher
-from coam.matcher import load_matcher as _load_matcher
+from coam.matcher import Matcher, load_matcher
 from coam.matcher.tiles import Window
 from coam.registration.fitting import Fit, FitOptions, fit_transform
 from coam.registration.local_models import spread_points
@@ -67,6 +67,7 @@ class RegisterOptions:
 
 
 DEFAULT_REGISTER = RegisterOptions()
+_LOADED: LRUCache[str, Matcher] = LRUCache(1)  # the default matcher, for the next call
 
 
 def register(
@@ -97,7 +98,7 @@ def register(
         open_raster(source, None if mask is None else _mask_of(source, mask))
         for source, mask in ((moving, moving_mask), (fixed, fixed_mask))
     )
-    found = find_registration(rasters[0], rasters[1], matcher or _load_matcher(), options)
+    found = find_registration(rasters[0], rasters[1], matcher or _LOADED.get("", load_matcher), options)
     found.meta["seconds"] = round(time.perf_counter() - start, 3)
     if not force:
         found.require_trust()
