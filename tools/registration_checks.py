@@ -21,6 +21,7 @@ import coam
 from coam import samples
 from coam.geometry.homography import apply_homography
 from coam.images import load_image
+from coam.registration import RegisterOptions
 from coam.registration.outputs import write_outputs
 from coam.registration.rasters import Raster, of_array, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE, resampled_tiles
@@ -158,12 +159,12 @@ def large(out: Path, side: int = 10_000) -> dict[str, object]:
     return {"made": made.tolist()}
 
 
-def register_large(out: Path) -> dict[str, object]:
+def register_large(out: Path, windows: int = 4) -> dict[str, object]:
     """The registration of `large`, alone in its process, so that the peak memory is its own."""
     made = np.array(json.loads((out / "large.json").read_text())["made"])
     start = time.perf_counter()
     rasters = open_raster(out / "moving.tif"), open_raster(out / "fixed.tif")
-    found = coam.register(*rasters)
+    found = coam.register(*rasters, options=RegisterOptions(windows=windows))
     middle = time.perf_counter()
     write_outputs(found, *rasters, [out / "registered.tif", out / "registered.checker.jpg"], DEFAULT_RESAMPLE)
     points = grid_of(rasters[1].size)
@@ -185,14 +186,18 @@ def main() -> None:
     parser.add_argument("check", choices=["geotiff", "elastic", "large", "register-large"])
     parser.add_argument("--out", type=Path, default=Path("out/registration"))
     parser.add_argument("--side", type=int, default=10_000)
+    parser.add_argument("--windows", type=int, default=4, help="along each side, that are looked at closer")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.check == "large":
         (options.out / "large.json").write_text(json.dumps(large(options.out, options.side)))
         print("made; now: python tools/registration_checks.py register-large")
         return
-    checks = {"geotiff": geotiff, "elastic": elastic, "register-large": register_large}
-    print(json.dumps(checks[options.check](options.out), indent=1))
+    if options.check == "register-large":
+        result = register_large(options.out, options.windows)
+    else:
+        result = {"geotiff": geotiff, "elastic": elastic}[options.check](options.out)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
