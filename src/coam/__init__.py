@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coam.matcher import CoAM, Matcher, load_matcher, match
+    from coam.registration import Registration, RegistrationRefused, register
     from coam.types import Grid, Match, Matches
     from coam.warp import Warp
 
 __version__ = "0.1.0"
-__all__ = ["CoAM", "Grid", "Match", "Matcher", "Matches", "Warp", "__version__", "load_matcher", "match"]
+__all__ = [
+    "CoAM", "Grid", "Match", "Matcher", "Matches", "Registration", "RegistrationRefused", "Warp",
+    "__version__", "load_matcher", "match", "register",
+]  # fmt: skip
 
 _HOMES = {
     "match": "coam.matcher",
@@ -29,6 +33,9 @@ _HOMES = {
     "Matches": "coam.types",
     "Grid": "coam.types",
     "Warp": "coam.warp",
+    "register": "coam.registration",
+    "Registration": "coam.registration",
+    "RegistrationRefused": "coam.registration",
 }
 
 

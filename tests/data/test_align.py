@@ -14,9 +14,10 @@ import typer
 from typer.testing import CliRunner
 
 from coam.cli.data import register
-from coam.data.align import REPORT, align_group, align_groups, fit_motion
+from coam.data.align import REPORT, align_group, align_groups
 from coam.errors import DataError
 from coam.geometry.homography import apply_homography
+from coam.geometry.motions import fit_motion
 from coam.images import load_image
 from coam.matcher import Matcher, load_matcher
 from coam.samples import motorcycle
@@ -41,7 +42,7 @@ def noisy_matches(matrix: np.ndarray, outliers: float = 0.2) -> tuple[np.ndarray
 @pytest.mark.parametrize(
     ("kind", "matrix"),
     [
-        ("shift", np.array([[1, 0, 4.0], [0, 1, -2.5], [0, 0, 1]])),
+        ("translation", np.array([[1, 0, 4.0], [0, 1, -2.5], [0, 0, 1]])),
         ("similarity", TURN),
         ("affine", SHEAR),
         ("homography", TILT),
@@ -68,7 +69,7 @@ def test_a_pure_shift_is_not_taken_for_more(count: int) -> None:
         assert motion is not None
         kinds.append(motion.kind)
         errors.append(np.abs(apply_homography(motion.matrix, MARKS) - MARKS - shift).max())
-    assert kinds.count("shift") >= 57  # 95 %
+    assert kinds.count("translation") >= 57  # 95 %
     assert np.median(errors) < 2 * 0.7 / np.sqrt(count)  # of a mean of so many
 
 

@@ -26,8 +26,8 @@ from coam.errors import CoamError, UntrainedWarning, printable
 
 # In the order of the help page; one that is not part of this installation is left out.
 GROUPS = (
-    "match", "demo", "doctor", "sfm", "localize", "stylize", "train", "data", "eval", "app", "export",
-    "fetch",
+    "match", "register", "demo", "doctor", "sfm", "localize", "stylize", "train", "data", "eval",
+    "app", "export", "fetch",
 )  # fmt: skip
 
 BAD_INPUT, BUG, INTERRUPTED = 2, 1, 130

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from coam.data.photo_bank import aligned_groups
 from coam.errors import DataError
-from coam.geometry.homography import apply_homography, fit_homography
-from coam.geometry.robust import estimate_homography
+from coam.geometry.motions import fit_motion, misses
 from coam.images import RGB, load_image
+from coam.registration.rasters import of_array
+from coam.registration.resampling import resample_window
+from coam.registration.stack import SharedPart
+from coam.registration.transforms import PlaneTransform, Transform
 from coam.store.atomic import atomic_folder, atomic_write, remove_leftovers, write_json
 from coam.store.documents import read_json
 from coam.types import Matches, Size
 
-Array = npt.NDArray[np.float64]
 REPORT = "alignment.json"
 JPEG_QUALITY = 95
 Match = Callable[[RGB, RGB], Matches]  # `Matcher.match`
-Fit = Callable[[Array, Array], Array | None]  # points (N, 2) and (N, 2) -> (3, 3)
 Settings = Mapping[str, str | int]  # what else decides the result: model, resolution
 
 
@@ -46,16 +46,6 @@ DEFAULT_OPTIONS = MotionOptions()
 
 
 @dataclass(frozen=True)
-class Motion:
-    """Where the pixels of a group's first photo lie in another one."""
-
-    kind: str  # shift, similarity, affine, homography
-    matrix: Array  # (3, 3)
-    residual: float  # median distance in pixels of the matches that agree
-    share: float  # of the matches that agree
-
-
-@dataclass(frozen=True)
 class AlignedPhoto:
     """One line of the report; lengths are in pixels of the group's first photo."""
 
@@ -65,78 +55,6 @@ class AlignedPhoto:
     residual: float
     share: float
     kept: bool
-
-
-def fit_motion(
-    points0: npt.ArrayLike, points1: npt.ArrayLike, options: MotionOptions = DEFAULT_OPTIONS
-) -> Motion | None:
-    """The simplest motion 0 -> 1 that explains matches (N, 2) with outliers; None where they do not agree.
-
-    Each kind is fitted to every other match and judged by the rest, and the other way round, so more freedom
-    has to be earned.
-    """
-    xy0, xy1 = (np.asarray(p, np.float64).reshape(-1, 2) for p in (points0, points1))
-    found = estimate_homography(xy0, xy1)
-    if found is None or found.inliers.sum() < options.min_inliers:
-        return None
-    inner0, inner1 = xy0[found.inliers], xy1[found.inliers]
-    missed = {kind: _miss_of_left_out(fit, inner0, inner1) for kind, fit in KINDS.items()}
-    # A smaller difference is chance: with this margin 99 of 100 pure shifts are found to be shifts.
-    bearable = (1 + 1 / np.sqrt(len(inner0))) * min(missed.values())
-    kind = next(k for k, miss in missed.items() if miss <= bearable)
-    matrix = KINDS[kind](inner0, inner1)
-    if matrix is None:
-        return None
-    residual = float(np.median(_misses(matrix, inner0, inner1)))
-    return Motion(kind, matrix, residual, float(found.inliers.mean()))
-
-
-def _miss_of_left_out(fit: Fit, points0: Array, points1: Array) -> float:
-    """By how many pixels, in the median, a fit to one half of the matches misses the other half.
-
-    A median, because the letters of a burnt-in caption stand still and would weigh too much in a mean.
-    """
-    missed = []
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        rest = slice(1 - half.start, None, 2)
-        matrix = fit(points0[half], points1[half])
-        if matrix is None:
-            return np.inf
-        missed.append(_misses(matrix, points0[rest], points1[rest]))
-    return float(np.median(np.concatenate(missed)))
-
-
-def _misses(matrix: Array, points0: Array, points1: Array) -> Array:
-    """Distances (N,) in pixels."""
-    return np.asarray(np.linalg.norm(apply_homography(matrix, points0) - points1, axis=1))
-
-
-def _fit_shift(points0: Array, points1: Array) -> Array | None:
-    matrix = np.eye(3)
-    matrix[:2, 2] = (points1 - points0).mean(axis=0)
-    return matrix
-
-
-def _fit_similarity(points0: Array, points1: Array) -> Array | None:
-    """x' = a x - b y + c, y' = b x + a y + d."""
-    (x, y), one, zero = points0.T, np.ones(len(points0)), np.zeros(len(points0))
-    rows = np.concatenate([np.stack([x, -y, one, zero], 1), np.stack([y, x, zero, one], 1)])
-    (a, b, c, d), *_ = np.linalg.lstsq(rows, points1.T.ravel(), rcond=None)
-    return np.array([[a, -b, c], [b, a, d], [0, 0, 1.0]])
-
-
-def _fit_affine(points0: Array, points1: Array) -> Array | None:
-    rows = np.column_stack([points0, np.ones(len(points0))])
-    solution, *_ = np.linalg.lstsq(rows, points1, rcond=None)
-    return np.vstack([solution.T, [0, 0, 1.0]])
-
-
-KINDS: dict[str, Fit] = {  # simplest first
-    "shift": _fit_shift,
-    "similarity": _fit_similarity,
-    "affine": _fit_affine,
-    "homography": fit_homography,
-}
 
 
 def align_group(
@@ -151,40 +69,34 @@ def align_group(
     height, width = first.shape[:2]
     frame = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
     marks = np.vstack([frame, frame.mean(axis=0)])
-    motions, box = {photos[0]: np.eye(3)}, np.array([0, 0, width - 1, height - 1])
+    motions: dict[Path, Transform] = {photos[0]: PlaneTransform("translation", np.eye(3))}
     report = [AlignedPhoto(photos[0].name, "reference", 0.0, 0.0, 1.0, True)]
+    shared = SharedPart.of((width, height))
     for path in photos[1:]:
         matches = match(first, _load_as(path, (width, height)))
-        motion = fit_motion(matches.points0, matches.points1, options)
+        motion = fit_motion(matches.points0, matches.points1, options.min_inliers)
         if motion is None:
             report.append(AlignedPhoto(path.name, "none", 0.0, 0.0, 0.0, False))
             continue
-        shift = float(_misses(motion.matrix, marks, marks).mean())
+        shift = float(misses(motion.matrix, marks, marks).mean())
         kept = motion.share >= options.min_inlier_share
         kept = kept and shift <= options.max_shift * min(width, height)
         if kept:
-            smaller = _shared_box(box, apply_homography(np.linalg.inv(motion.matrix), frame))
-            kept = bool((smaller[:2] <= smaller[2:]).all())
+            onto_first = PlaneTransform(motion.kind, np.asarray(np.linalg.inv(motion.matrix), np.float64))
+            narrowed = shared.narrowed(onto_first, (width, height))
+            kept = narrowed.window is not None
         if kept:
-            motions[path], box = motion.matrix, smaller
+            motions[path], shared = onto_first, narrowed
         report.append(AlignedPhoto(path.name, motion.kind, shift, motion.residual, motion.share, kept))
-    return _moved(motions, (width, height), box), report
+    return _moved(motions, (width, height), shared), report
 
 
-def _shared_box(box: Array, corners: Array) -> Array:
-    """Pixels (left, top, right, bottom) inside `box` and a quadrangle (4, 2), clockwise from its top left."""
-    x, y = corners.T
-    least = np.ceil([x[[0, 3]].max(), y[[0, 1]].max()])
-    most = np.floor([x[[1, 2]].min(), y[[2, 3]].min()])
-    return np.concatenate([np.maximum(box[:2], least), np.minimum(box[2:], most)])
-
-
-def _moved(motions: Mapping[Path, Array], size: Size, box: Array) -> Iterator[tuple[str, RGB]]:
-    left, top, right, bottom = box.astype(int)
-    for path, matrix in motions.items():
-        flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
-        moved = cv2.warpPerspective(_load_as(path, size), matrix, size, flags=flags)
-        yield path.name, np.asarray(moved, np.uint8)[top : bottom + 1, left : right + 1]
+def _moved(motions: Mapping[Path, Transform], size: Size, shared: SharedPart) -> Iterator[tuple[str, RGB]]:
+    window = shared.window
+    assert window is not None  # each photo was kept for sharing a part
+    for path, transform in motions.items():
+        pixels, _ = resample_window(of_array(_load_as(path, size)), transform, window)
+        yield path.name, np.asarray(pixels, np.uint8)
 
 
 def _load_as(path: Path, size: Size) -> RGB:

@@ -24,12 +24,18 @@ _MIN_INLIERS = 8  # four always fit
 
 
 @dataclass(frozen=True)
-class AlignedPair:
-    """Photo 1 warped into the frame of photo 0 by a homography fitted to the matches."""
+class Overlay:
+    """Two photos in one frame."""
 
     photo0: ByteImage  # (H, W, 3)
     warped1: ByteImage  # (H, W, 3), black outside photo 1
     inside: npt.NDArray[np.bool_]  # (H, W) where photo 1 has pixels
+
+
+@dataclass(frozen=True)
+class AlignedPair(Overlay):
+    """Photo 1 warped into the frame of photo 0 by a homography fitted to the matches."""
+
     homography: npt.NDArray[np.float64]  # (3, 3) original pixels of photo 0 -> original pixels of photo 1
     inliers: npt.NDArray[np.bool_]  # (N,) matches that agree with it
 
@@ -69,7 +75,7 @@ def align(
 
 
 def draw_aligned(
-    pair: AlignedPair, mode: Literal["checkerboard", "blend"] = "checkerboard", *, squares: int = 8
+    pair: Overlay, mode: Literal["checkerboard", "blend"] = "checkerboard", *, squares: int = 8
 ) -> Image.Image:
     """Both photos in one picture: alternating squares (`squares` along the longer side), or their mean."""
     if mode == "checkerboard":
@@ -84,7 +90,7 @@ def draw_aligned(
     raise ConfigError(f"mode {mode!r} does not exist; choose checkerboard or blend")
 
 
-def flicker_frames(pair: AlignedPair) -> tuple[Image.Image, Image.Image]:
+def flicker_frames(pair: Overlay) -> tuple[Image.Image, Image.Image]:
     """Photo 0, and photo 1 in its frame; where photo 1 has no pixels both show photo 0, darkened."""
     dark = pair.photo0 // 3
     inside = pair.inside[..., None]
@@ -95,7 +101,7 @@ def flicker_frames(pair: AlignedPair) -> tuple[Image.Image, Image.Image]:
 
 
 def flicker_animation(
-    pair: AlignedPair, file_format: Literal["GIF", "WEBP"] = "GIF", *, milliseconds: int = 600
+    pair: Overlay, file_format: Literal["GIF", "WEBP"] = "GIF", *, milliseconds: int = 600
 ) -> bytes:
     """The bytes of an endless animation of the two frames in turn; what stands still is matched right."""
     first, second = flicker_frames(pair)

@@ -84,7 +84,7 @@ def find_image(folder: Path, stem: str, name: str) -> Path:
 
 
 def read_homography(path: Path) -> Array:
-    """The nine numbers of a text file as an invertible matrix (3, 3)."""
+    """The homography (3, 3), invertible, of a text file of nine numbers."""
     try:
         matrix = np.asarray(path.read_text().split(), dtype=np.float64).reshape(3, 3)
     except ValueError as error:

@@ -58,6 +58,10 @@ BENCHMARKS: dict[str, Entry] = {
         "coam.evaluation.benchmarks.warp:WARP",
         "Dense warps against dense truth: within 1 and 3 px, hidden places, calibration of the certainty.",
     ),
+    "registration": Entry(
+        "coam.evaluation.benchmarks.registration:REGISTRATION",
+        "One image laid onto another, across sensors: landmark error, AUC at 5 and 10 px, false certainty.",
+    ),
     "stylization": Entry(
         "coam.stylization.evaluation:STYLIZATION",
         "Colours of another photo, L1 to the truth: simple baselines, warp only, both stages, your stylizer.",

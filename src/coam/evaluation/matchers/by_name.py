@@ -6,6 +6,7 @@ sift, rootsift, orb                         OpenCV
 aliked+lightglue, disk+lightglue, disk,     trained models of others, with the extra peers
 xfeat, xfeat+lighterglue
 loftr                                       the same, if its weights are on this machine
+phase-correlation, ecc, mutual-information  registration by intensities, with the extra intensities
 package.module:function                     your own: function(path0, path1) -> Matches, or a function without
                                             arguments that returns an object with match_many(pairs)
 """
@@ -42,6 +43,9 @@ MATCHERS: dict[str, str] = {
     "xfeat": "coam.evaluation.matchers.peers:peer_spec",
     "xfeat+lighterglue": "coam.evaluation.matchers.peers:peer_spec",
     "loftr": "coam.evaluation.matchers.peers:peer_spec",
+    "phase-correlation": "coam.evaluation.matchers.intensities:intensity_spec",
+    "ecc": "coam.evaluation.matchers.intensities:intensity_spec",
+    "mutual-information": "coam.evaluation.matchers.intensities:intensity_spec",
 }
 
 

@@ -1,0 +1,204 @@
+"""What docs/register.md says about made pairs, measured: a GeoTIFF, an elastic deformation, 10,000 x 10,000.
+
+    python tools/registration_checks.py geotiff|elastic|large [--out FOLDER] [--side 10000]
+
+The pictures are the bundled courtyard's. The moving image is another sensor's: its tones are bent and partly
+turned round, it is blurred, and noise is added. Errors are means over a grid of the fixed image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+import coam
+from coam import samples
+from coam.geometry.homography import apply_homography
+from coam.images import load_image
+from coam.registration import RegisterOptions
+from coam.registration.outputs import write_outputs
+from coam.registration.rasters import Raster, of_array, open_raster
+from coam.registration.resampling import DEFAULT_RESAMPLE, resampled_tiles
+from coam.registration.transforms import PlaneTransform
+
+VIEW = "day_01"
+
+
+def view() -> np.ndarray:
+    """A view of the courtyard (H, W, 3)."""
+    return load_image(samples.courtyard().image(VIEW)).rgb
+
+
+def other_sensor(rgb: np.ndarray, seed: int = 0) -> np.ndarray:
+    """One band (H, W) of 12 bits in 16, whose tones are not those of the photo."""
+    grey = cv2.GaussianBlur(rgb.astype(np.float32) @ np.float32([0.2, 0.2, 0.6]), (0, 0), 0.8) / 255
+    bent = 0.55 + 0.45 * np.cos(4.2 * grey)
+    noise = np.random.default_rng(seed).normal(0, 0.02, grey.shape)
+    return np.clip((bent + noise) * 3000 + 400, 0, 4095).astype(np.uint16)
+
+
+def similarity(turn: float, scale: float, shift: tuple[float, float], size: tuple[int, int]) -> np.ndarray:
+    """Turn in degrees and scale about the middle of `size`, then a shift in pixels; (3, 3)."""
+    centre = (np.asarray(size) - 1) / 2
+    a, b = scale * np.cos(np.radians(turn)), scale * np.sin(np.radians(turn))
+    linear = np.array([[a, -b], [b, a]])
+    matrix = np.eye(3)
+    matrix[:2, :2], matrix[:2, 2] = linear, centre + shift - linear @ centre
+    return matrix
+
+
+def grid_of(size: tuple[int, int], cells: int = 40) -> np.ndarray:
+    """Points (N, 2) over an image, a twentieth from its edges."""
+    x, y = (np.linspace(0.05 * side, 0.95 * side, cells) for side in size)
+    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+
+
+def geotiff(out: Path) -> dict[str, object]:
+    """A 16-bit band without a place on Earth, laid onto a GeoTIFF of the same scene."""
+    import rasterio
+
+    rgb = view()
+    size = (rgb.shape[1], rgb.shape[0])
+    place = rasterio.Affine(0.5, 0.0, 500_000.0, 0.0, -0.5, 5_300_000.0)
+    with rasterio.open(
+        out / "fixed.tif", "w", driver="GTiff", width=size[0], height=size[1], count=3, dtype="uint8",
+        crs="EPSG:32633", transform=place,
+    ) as file:  # fmt: skip
+        file.write(np.moveaxis(rgb, -1, 0))
+    made = similarity(7.0, 1.13, (23.4, -11.8), size)  # fixed -> moving
+    moved = cv2.warpPerspective(other_sensor(rgb), made, size, flags=cv2.INTER_CUBIC)
+    seen = cv2.warpPerspective(np.ones(size[::-1], np.uint8), made, size) > 0
+    with rasterio.open(
+        out / "moving.tif",
+        "w",
+        driver="GTiff",
+        width=size[0],
+        height=size[1],
+        count=1,
+        dtype="uint16",
+        nodata=0,
+    ) as file:
+        file.write(np.where(seen, moved, 0).astype(np.uint16), 1)
+    found = coam.register(out / "moving.tif", out / "fixed.tif")
+    rasters = open_raster(out / "moving.tif"), open_raster(out / "fixed.tif")
+    write_outputs(found, *rasters, [out / "registered.tif", out / "gcps.points"], DEFAULT_RESAMPLE)
+    with rasterio.open(out / "registered.tif") as file:
+        same = file.crs.to_epsg() == 32633 and file.transform == place and (file.width, file.height) == size
+        kept = (file.dtypes[0], file.nodata)
+    points = grid_of(size)
+    error = np.linalg.norm(found.inverse_points(points) - apply_homography(made, points), axis=1) / 1.13
+    return {
+        "kind": found.transform.kind, "mean_error_px": float(error.mean()), "worst_px": float(error.max()),
+        "crs_and_transform_kept": bool(same), "type_and_nodata": kept, "confidence": found.confidence,
+    }  # fmt: skip
+
+
+def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str, object]:
+    """Waves of 10 px amplitude: what a homography, a polynomial, a spline and the dense warp leave."""
+    rgb = view()
+    size = (rgb.shape[1], rgb.shape[0])
+    x, y = np.meshgrid(*(np.arange(side, dtype=np.float32) for side in size))
+    turn = 2 * np.pi / wave
+
+    def places(points: np.ndarray) -> np.ndarray:  # fixed -> moving
+        px, py = points.T
+        return points + amplitude * np.stack([np.sin(turn * py + 0.4), np.sin(turn * px + 1.1)], axis=1)
+
+    moving = other_sensor(rgb)
+    flat = places(np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float64)).astype(np.float32)
+    maps = flat.reshape(size[1], size[0], 2)
+    fixed = cv2.remap(rgb, maps[..., 0], maps[..., 1], cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
+    points = grid_of(size)
+    result: dict[str, object] = {}
+    for model in ("homography", "polynomial", "spline", "dense", "auto"):
+        found = coam.register(moving, fixed, model=model, force=True)
+        error = np.linalg.norm(found.inverse_points(points) - places(points), axis=1)
+        result[model] = {
+            "kind": found.transform.kind,
+            "mean_error_px": float(error.mean()),
+            "p95": float(np.percentile(error, 95)),
+        }
+    return result
+
+
+def large(out: Path, side: int = 10_000) -> dict[str, object]:
+    """A mosaic of side x side, moved by a known similarity; written by tiles, registered, peak memory."""
+    import tifffile
+
+    views = [load_image(samples.courtyard().image(f"day_{n:02d}")).rgb for n in range(1, 13)]
+    rng = np.random.default_rng(0)
+    fixed = np.lib.format.open_memmap(out / "fixed.npy", "w+", np.uint8, (side, side, 3))
+    cell = 2500  # pixels a side of one photo, which is turned and mirrored so that none is there twice
+    for top in range(0, side, cell):
+        for left in range(0, side, cell):
+            photo = np.rot90(views[int(rng.integers(len(views)))], int(rng.integers(4)))[
+                :, :: int(rng.choice([-1, 1]))
+            ]
+            drawn = cv2.resize(np.ascontiguousarray(photo), (cell, cell), interpolation=cv2.INTER_CUBIC)
+            part = fixed[top : top + cell, left : left + cell]
+            grain = rng.normal(0, 6, part.shape[:2]).astype(np.float32)
+            grain = cv2.GaussianBlur(grain, (0, 0), 1.2)[..., None] * 3  # detail at full resolution
+            part[...] = np.clip(drawn[: part.shape[0], : part.shape[1]] + grain, 0, 255).astype(np.uint8)
+    tifffile.imwrite(out / "fixed.tif", fixed, photometric="rgb")
+    made = similarity(4.0, 1.05, (130.0, -210.0), (side, side))  # moving -> fixed
+    source: Raster = of_array(fixed)
+    target = tifffile.memmap(out / "moving.tif", shape=(side, side), dtype=np.uint16)
+    to_moving = PlaneTransform("similarity", np.linalg.inv(made))
+    for window, pixels, _ in resampled_tiles(source, to_moving, (side, side)):
+        rows = slice(window.top, window.top + window.height)
+        target[rows, window.left : window.left + window.width] = other_sensor(pixels, window.top)
+    target.flush()
+    del fixed, target, source
+    (out / "fixed.npy").unlink()
+    return {"made": made.tolist()}
+
+
+def register_large(out: Path, windows: int = 4) -> dict[str, object]:
+    """The registration of `large`, alone in its process, so that the peak memory is its own."""
+    made = np.array(json.loads((out / "large.json").read_text())["made"])
+    start = time.perf_counter()
+    rasters = open_raster(out / "moving.tif"), open_raster(out / "fixed.tif")
+    found = coam.register(*rasters, options=RegisterOptions(windows=windows))
+    middle = time.perf_counter()
+    write_outputs(found, *rasters, [out / "registered.tif", out / "registered.checker.jpg"], DEFAULT_RESAMPLE)
+    points = grid_of(rasters[1].size)
+    back = apply_homography(np.linalg.inv(made), points)
+    inside = ((back >= 0) & (back <= np.array(rasters[0].size) - 1)).all(axis=1)
+    error = np.linalg.norm(found.points(back[inside]) - points[inside], axis=1)
+    return {
+        "kind": found.transform.kind, "mean_error_px": float(error.mean()), "worst_px": float(error.max()),
+        "windows": found.meta["windows"], "confidence": found.confidence, "seconds": round(middle - start, 1),
+        "seconds_to_write": round(time.perf_counter() - middle, 1),
+        "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("check", choices=["geotiff", "elastic", "large", "register-large"])
+    parser.add_argument("--out", type=Path, default=Path("out/registration"))
+    parser.add_argument("--side", type=int, default=10_000)
+    parser.add_argument("--windows", type=int, default=4, help="along each side, that are looked at closer")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.check == "large":
+        (options.out / "large.json").write_text(json.dumps(large(options.out, options.side)))
+        print("made; now: python tools/registration_checks.py register-large")
+        return
+    if options.check == "register-large":
+        result = register_large(options.out, options.windows)
+    else:
+        result = {"geotiff": geotiff, "elastic": elastic}[options.check](options.out)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
