@@ -72,9 +72,10 @@ def sfm(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Match again what other weights or settings have matched.")
     ] = False,
-    dense: Annotated[
-        bool, typer.Option("--dense", help="Also compute dense points (needs a pycolmap with CUDA).")
-    ] = False,
+    dense: Annotated[bool, typer.Option("--dense", help="Also compute dense points: dense.ply.")] = False,
+    dense_by: Annotated[
+        str, typer.Option(help="With --dense: warps, or colmap (its stereo; a pycolmap with CUDA).")
+    ] = "warps",
     hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
     allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
@@ -86,9 +87,10 @@ def sfm(
     from coam.images.video import FrameOptions
     from coam.sfm.cameras import CameraChoice, Sharing, read_intrinsics_list
     from coam.sfm.colmap_model import require_pycolmap
+    from coam.sfm.dense.colmap_stereo import require_dense_stereo
+    from coam.sfm.dense.dense_points import DenseMethod, add_dense_points
     from coam.sfm.interchange.hloc import database_to_hloc
     from coam.sfm.known_poses import triangulate_known_poses
-    from coam.sfm.mapping.model_files import add_dense_points, require_dense_stereo
     from coam.sfm.mapping.options import MapperName, MapperOptions
     from coam.sfm.model_folder import ModelFolder
     from coam.sfm.pairs import Pairing
@@ -101,7 +103,8 @@ def sfm(
     check_choice("--mapper", mapper, get_args(MapperName))
     check_choice("--share-camera", share_camera, get_args(Sharing))
     check_choice("--pairing", pairing, get_args(Pairing))
-    if dense:
+    check_choice("--dense-by", dense_by, get_args(DenseMethod))
+    if dense and dense_by == "colmap":
         require_dense_stereo()
     if reference is not None and cameras is not None:
         raise ConfigError("--reference has the cameras too; leave --cameras out")
@@ -136,13 +139,12 @@ def sfm(
             photos, output, load(), options, tell, not as_json, overwrite, reference, match_all
         )
         summary = reconstruct(work) if reference is None else triangulate_known_poses(work)
+        if dense:
+            summary = add_dense_points(output, photos, work.matcher, dense_by, None, tell, not as_json)  # type: ignore[arg-type]
     except KeyboardInterrupt as error:
         from coam.cli import INTERRUPTED, fail
 
         fail("stopped; run the same line again to go on", INTERRUPTED, error)
-    if dense:
-        tell("computing dense points")
-        summary = add_dense_points(output, photos)
     report(summary, output, as_json)
     if hloc is not None:
         database_to_hloc(ModelFolder(output).database, hloc)
