@@ -45,6 +45,9 @@ def sfm(
     neighbours: Annotated[
         int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
     ] = 20,
+    orientation: Annotated[
+        str, typer.Option(help="auto (photos that lie on their side are found) or as-is.")
+    ] = "auto",
     reference: Annotated[
         Path | None,
         typer.Option(help="A COLMAP model whose poses and cameras are kept: only points are made."),
@@ -95,7 +98,7 @@ def sfm(
     from coam.sfm.model_folder import ModelFolder
     from coam.sfm.pairs import Pairing
     from coam.sfm.pipeline import reconstruct
-    from coam.sfm.workspace import SfmOptions, Tracks, check_options, open_workspace
+    from coam.sfm.workspace import Orientation, SfmOptions, Tracks, check_options, open_workspace
     from coam.store.atomic import check_folder
 
     require_pycolmap()
@@ -103,6 +106,7 @@ def sfm(
     check_choice("--mapper", mapper, get_args(MapperName))
     check_choice("--share-camera", share_camera, get_args(Sharing))
     check_choice("--pairing", pairing, get_args(Pairing))
+    check_choice("--orientation", orientation, get_args(Orientation))
     check_choice("--dense-by", dense_by, get_args(DenseMethod))
     if dense and dense_by == "colmap":
         require_dense_stereo()
@@ -118,6 +122,7 @@ def sfm(
         pairing=pairing,  # type: ignore[arg-type]
         pairs_file=None if pairs is None else str(pairs),
         neighbours=neighbours,
+        orientation=orientation,  # type: ignore[arg-type]
         cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
         tracks=tracks,  # type: ignore[arg-type]
         mapper=MapperOptions(mapper=mapper, threads=mapper_threads),  # type: ignore[arg-type]

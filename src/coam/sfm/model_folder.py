@@ -28,6 +28,7 @@ SUMMARY = {  # the shape of summary.json
     "seconds": float,
     "photos_folder": str,
     "key": str,
+    "turned": {str: int},
     "dense_key": str,
     "dense_seconds": float,
     "files": {str: str},
@@ -54,6 +55,8 @@ class ModelFolder:
         self.page = self.root / "model.html"  # point cloud and cameras, for any browser
         self.summary = self.root / "summary.json"  # the figures, warnings and what was left out
         self.descriptors = self.root / "global_descriptors.npz"  # of the photos, for localization
+        self.orientation = self.root / "orientation"  # which way up photos are: what was compared
+        self.upright = self.orientation / "upright"  # copies of those that lie on their side
         self.dense = self.root / "dense"  # warps and depth maps, while dense points are made
 
     def mapped(self, key: str) -> Path:

@@ -3,7 +3,7 @@
 `reconstruct` is a list of stages. Each is a function of its own: it takes the workspace and what stages
 before it gave, and leaves a file of the model folder (`model_folder.ModelFolder`) behind:
 
-    work = open_workspace("photos", "model", coam.load_matcher())
+    work = stand_upright(open_workspace("photos", "model", coam.load_matcher()))  # orientation/
     pairs = propose_pairs(work)                         # pairs.txt
     matched = match_photos(work, pairs)                 # matches.h5
     verified, cycles = verify_matches(work, matched)    # verified.h5
@@ -33,6 +33,7 @@ from coam.sfm.mapping.mapper import MapperInput, run_mapper
 from coam.sfm.mapping.model_checks import ConsistencyCheck, listed, model_warnings
 from coam.sfm.mapping.model_files import write_model_page, write_models
 from coam.sfm.matching.match_pairs import match_pairs
+from coam.sfm.matching.orientation import TurnedBack, find_turns
 from coam.sfm.matching.stamps import recorded_text, recorded_values, text_digest
 from coam.sfm.pairs import choose_pairs, read_pairs, write_pairs
 from coam.sfm.settings import claim_folder, write_settings
@@ -79,6 +80,7 @@ def reconstruct(work: Workspace) -> dict[str, Any]:
 
 
 def _reconstruct(work: Workspace) -> dict[str, Any]:
+    work = stand_upright(work)
     pairs = propose_pairs(work)
     with closing(match_photos(work, pairs)) as matched:
         work.say("matched; verifying pairs")
@@ -123,6 +125,26 @@ def repair_model(work: Workspace, verified: VerifiedMatches, key: str) -> dict[s
     return summary
 
 
+def stand_upright(work: Workspace) -> Workspace:
+    """The workspace, in which photos that lie on their side are known and matched as upright copies.
+
+    Matchers that cannot compare turned photos, and `orientation="as-is"`, leave all as they are.
+    """
+    if work.options.orientation == "as-is" or not hasattr(work.matcher, "turn_scout"):
+        return work
+    turns = find_turns(
+        work.matcher.turn_scout(),
+        work.matcher,
+        work.photos,
+        work.files.orientation,
+        show_progress=work.show_progress,
+    )
+    if turns:
+        named = [f"{name} ({90 * turn} degrees)" for name, turn in sorted(turns.items())]
+        work.say(f"lie on their side, matched upright: {listed(named, 8)}")
+    return replace(work, turns=turns)
+
+
 def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[Pair]:
     """Choose the pairs to match, and write them down. given: instead of those that the options propose.
 
@@ -135,9 +157,8 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
         pairs, how = read_pairs(options.pairs_file, names), f"from {options.pairs_file}"
     else:
         describe = getattr(work.matcher, "global_descriptor", None)
-        pairs, how = choose_pairs(
-            names, work.photos.root, describe, options.pairing, options.neighbours, work.reference
-        )
+        paths = {photo.name: photo.path for photo in work.upright.photos}
+        pairs, how = choose_pairs(paths, describe, options.pairing, options.neighbours, work.reference)
     known = set(names)
     pairs = [pair for pair in pairs if known.issuperset(pair)]
     if not pairs and work.reference is not None:
@@ -152,11 +173,14 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
 def match_photos(work: Workspace, pairs: Sequence[Pair]) -> PairJournal:
     """Match the pairs that are not matched yet; gives the journal of all of them, to be closed."""
     if work.match_all is not None:
-        journal = work.match_all(work.photos, pairs, work.files.matches)
+        journal = work.match_all(work.upright, pairs, work.files.matches)
     else:
-        journal = match_pairs(work.matcher, work.photos, pairs, work.files.matches, work.show_progress)
+        journal = match_pairs(work.matcher, work.upright, pairs, work.files.matches, work.show_progress)
     if journal.damaged:
         work.say(f"damaged in {work.files.matches}, matched again: {counted(journal.damaged, 'record')}")
+    if work.turns:
+        journal.close()
+        return TurnedBack(work.files.matches, work.turns)
     return journal
 
 
@@ -297,6 +321,7 @@ def write_summary(
         "registered": registered,
         "not_registered": missing,
         "left_out": list(photos.left_out),
+        "turned": dict(work.turns),
         "warnings": warnings,
         "options": recorded_values(options),
         "seconds": round(time.monotonic() - work.began, 1),
@@ -329,9 +354,8 @@ def lines_about_missing(missing: Sequence[str], accepted: Iterable[Pair]) -> lis
     lines = []
     if alone:
         lines.append(
-            f"not in the model, because no pair with them was verified: {listed(alone, 8)}; photos are "
-            "compared upright, so turn those that lie on their side, and take some between views that are "
-            "far apart"
+            f"not in the model, because no pair with them was verified: {listed(alone, 8)}; "
+            "take some between views that are far apart"
         )
     if unplaced:
         lines.append(

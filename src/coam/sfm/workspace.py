@@ -16,6 +16,7 @@ from coam.sfm.cameras import CameraChoice, PhotoCameras, camera_for_photo, make_
 from coam.sfm.colmap_model import read_model, registered_images
 from coam.sfm.mapping.options import MapperOptions
 from coam.sfm.matching.match_pairs import without_rematching
+from coam.sfm.matching.orientation import upright_folder
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import Pairing, read_pairs
 from coam.sfm.photos import (
@@ -40,6 +41,7 @@ Say = Callable[[str], None]
 # (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
 MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
 Tracks = Literal["quantised", "merged", "refined"]
+Orientation = Literal["auto", "as-is"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class SfmOptions:
     pairing: Pairing = "auto"  # "model" and "poses" take pairs from a model with known poses
     pairs_file: str | None = None  # two names per line; replaces pairing
     neighbours: int = 20  # retrieval: similar photos matched with each photo
+    orientation: Orientation = "auto"  # photos that lie on their side are found, and matched upright
     cameras: CameraChoice = field(default_factory=CameraChoice)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     focal: FocalOptions = field(default_factory=FocalOptions)
@@ -82,7 +85,13 @@ class Workspace:
     say: Say = lambda line: None
     show_progress: bool = False
     match_all: MatchAll | None = None  # takes over the matching, see `matching.workers`
+    turns: Mapping[str, int] = field(default_factory=dict)  # quarters by which photos are turned to be matched
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def upright(self) -> PhotoFolder:
+        """The photos as they are matched: those that lie on their side as upright copies."""
+        return upright_folder(self.photos, self.turns, self.files.upright) if self.turns else self.photos
 
 
 def open_workspace(
@@ -118,7 +127,7 @@ def open_workspace(
         cameras = _cameras_of_model(known, folder)
     masks = read_masks(folder, options.masks)
     return Workspace(
-        files, folder, cameras, masks, matcher, options, known, say, show_progress, match_all, began
+        files, folder, cameras, masks, matcher, options, known, say, show_progress, match_all, began=began
     )
 
 

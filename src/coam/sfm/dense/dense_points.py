@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +92,8 @@ def add_dense_points(
     else:
         if matcher is None or not hasattr(matcher, "warp"):
             raise ConfigError("dense points need a matcher with warps; this one finds single matches only")
-        count = _from_warps(files, Path(photos), key, matcher, options, say, show_progress)
+        turns = summary.get("turned", {})
+        count = _from_warps(files, Path(photos), turns, key, matcher, options, say, show_progress)
     seconds = time.monotonic() - begun
     summary["dense_points"], summary["dense_key"] = count, key
     summary["dense_seconds"] = round(seconds, 1)
@@ -112,6 +113,7 @@ def _key(model: Path, method: str, options: DenseOptions) -> str:
 def _from_warps(
     files: ModelFolder,
     photos: Path,
+    turns: Mapping[str, int],
     key: str,
     matcher: WarpMatcher,
     options: DenseOptions,
@@ -127,8 +129,8 @@ def _from_warps(
         write_text(marker, key)
     if not undistorted.is_dir():
         with atomic_folder(undistorted) as temporary:
-            undistort_photos(files.model, photos, temporary, options.size)
-    views = undistorted_views(undistorted)
+            undistort_photos(files.model, photos, temporary, options.size, turns)
+    views = undistorted_views(undistorted, turns)
     others = neighbours_of(read_model(files.model), options.neighbours)
     pairs = warp_pairs(others, options.neighbours.count)
     side = int(getattr(getattr(matcher, "config", None), "resolution", options.size)) // 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ class View:
         return pixels, ahead
 
 
+    def turned(self, quarters: int) -> View:
+        """The same camera held otherwise: its picture is turned counter-clockwise, as by `numpy.rot90`."""
+        if quarters % 4 == 0:
+            return self
+        turn = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        once = replace(
+            self,
+            size=(self.size[1], self.size[0]),
+            focal=(self.focal[1], self.focal[0]),
+            principal=(self.principal[1], self.size[0] - 1 - self.principal[0]),
+            rotation=turn @ self.rotation,
+            translation=turn @ self.translation,
+        )
+        return once.turned(quarters % 4 - 1)
+
+
 @dataclass(frozen=True)
 class NeighbourOptions:
     """Which views see the same from far enough apart."""
@@ -69,8 +86,8 @@ class NeighbourOptions:
 DEFAULT_NEIGHBOURS = NeighbourOptions()
 
 
-def undistorted_views(workspace: Path) -> dict[str, View]:
-    """The views of a workspace of undistorted photos, by name."""
+def undistorted_views(workspace: Path, turns: Mapping[str, int]) -> dict[str, View]:
+    """The views of a workspace of undistorted photos, by name. turns: quarters by which pictures were turned."""
     import pycolmap
 
     views = {}
@@ -78,7 +95,7 @@ def undistorted_views(workspace: Path) -> dict[str, View]:
         camera = image.camera
         fx, fy, cx, cy = camera.params
         centre = from_colmap(np.array([cx, cy]))
-        views[name] = View(
+        view = View(
             name,
             workspace / "images" / name,
             (camera.width, camera.height),
@@ -86,6 +103,7 @@ def undistorted_views(workspace: Path) -> dict[str, View]:
             (float(centre[0]), float(centre[1])),
             *as_pose(image.cam_from_world()),
         )
+        views[name] = view.turned(turns.get(name, 0))
     return views
 
 
