@@ -1,10 +1,10 @@
 """A made landmark with any number of photos, and a matcher that knows where everything is: no network.
 
 A building stands in a square that houses close off; a monument stands before its front. Tourists take photos
-from popular spots, wide and near, upright and on edge, with their own cameras, seven of ten with a focal length
-in the EXIF data. What is found again depends on the place itself (some are never found, some always), on how far
-two views differ in direction and scale, on people in the way, and on chance. Matches have noise with a long tail,
-some are wrong, and the back of the building looks like its front.
+from popular spots, wide and near, upright and on edge, with their own cameras, seven of ten with a focal
+length in the EXIF data. What is found again depends on the place itself (some are never found, some always),
+on how far two views differ in direction and scale, on people in the way, and on chance. Matches have noise
+with a long tail, some are wrong, and the back of the building looks like its front.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Landmark:
 
     @cached_property
     def _spots(self) -> tuple[Floats, Floats, npt.NDArray[np.int64], Floats]:
-        """Centres (n, 3), world-to-camera rotations (n, 3, 3), sizes (n, 2) and focal lengths (n,) in pixels."""
+        """Centres (n, 3), rotations (n, 3, 3), camera from world, sizes (n, 2), focal lengths (n,): pixels."""
         rng = np.random.default_rng(self.seed)
         popular = rng.uniform(-180, 180, 12)
         centres, rotations, sizes, focals = [], [], [], []
@@ -101,7 +101,7 @@ class Landmark:
         return Grid(int(width // STEP), int(height // STEP), (middle, middle), (STEP, STEP))
 
     def surface(self, index: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """World points (N, 3) at the grid positions of a photo, nan for sky and people; which may be found."""
+        """World points (N, 3) at a photo's grid positions, nan for sky and people; which may be found."""
         return _surface(self, index)
 
     def project(self, index: int, world: Floats) -> tuple[Floats, Floats]:
@@ -146,7 +146,10 @@ def _surface(scene: Landmark, index: int) -> tuple[Floats, npt.NDArray[np.bool_]
     rng = np.random.default_rng([scene.seed, index, 1])
     crowd = np.zeros(len(pixels), bool)
     for _ in range(rng.integers(0, 6)):
-        place, half = rng.uniform(0, 1, 2) * sizes[index] * (1, 0.5) + (0, sizes[index][1] / 2), rng.uniform(15, 50)
+        place, half = (
+            rng.uniform(0, 1, 2) * sizes[index] * (1, 0.5) + (0, sizes[index][1] / 2),
+            rng.uniform(15, 50),
+        )
         crowd |= (np.abs(pixels[:, 0] - place[0]) < half) & (pixels[:, 1] > place[1])
     world[crowd] = np.nan
     cells = np.nan_to_num(np.floor(world / 0.15)).astype(np.int64)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.mapping 100 500 1500 [--out FOLDER] [--workers 2]
 
-The matches come from an oracle (`benchmarks.landmark`), so what is measured is everything behind matching. Each
-size runs in a process of its own. FOLDER keeps the runs: what was killed goes on. A camera is right within 1 % of
-the scene and 1 degree. Tracks are merged, not refined: there is nothing in the photos to align.
+The matches come from an oracle (`benchmarks.landmark`), so what is measured is everything behind matching.
+Each size runs in a process of its own. FOLDER keeps the runs: what was killed goes on. A camera is right
+within 1 % of the scene and 1 degree. Tracks are merged, not refined: there is nothing in the photos to align.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def run(count: int, out: Path, workers: int, mapper: str | None = None) -> dict[
     """Reconstruct a landmark of `count` photos; seconds of each stage that was not there yet."""
     from coam.geometry.alignment import pose_errors
     from coam.sfm.colmap_model import model_poses
-    from coam.sfm.mapping.options import MapperOptions
+    from coam.sfm.mapping.options import MapperName, MapperOptions
     from coam.sfm.pipeline import (
         build_tracks,
         map_photos,
@@ -77,9 +78,14 @@ def run(count: int, out: Path, workers: int, mapper: str | None = None) -> dict[
     photos = out / f"photos-{count}"
     if not photos.exists():
         scene.write_photos(photos)
-    name = {} if mapper is None else {"mapper": mapper}
-    options = SfmOptions(tracks="merged", workers=workers, mapper=MapperOptions(threads=workers, **name))  # type: ignore[arg-type]
-    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    mapping = MapperOptions(threads=workers)
+    if mapper is not None:
+        mapping = replace(mapping, mapper=cast("MapperName", mapper))
+    options = SfmOptions(tracks="merged", workers=workers, mapper=mapping)
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     work = open_workspace(photos, out / f"model-{count}", LandmarkMatcher(scene), options, tell)
     seconds: dict[str, float] = {}
 

@@ -38,7 +38,7 @@ class TurnScout:
 
     @torch.inference_mode()
     def evidence(self, photo0: str | Path, photo1: str | Path) -> FloatArray | None:
-        """How much (4,) photo 0 as it is and photo 1 in each turn have in common; None: the network cannot say."""
+        """How much (4,) photo 0 as it is and photo 1 in each turn share; None: the network cannot say."""
         (encoded0, views0), (encoded1, views1) = self._views(photo0), self._views(photo1)
         found: list[float] = []
         for view in views1:

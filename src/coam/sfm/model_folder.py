@@ -29,6 +29,7 @@ SUMMARY = {  # the shape of summary.json
     "photos_folder": str,
     "key": str,
     "turned": {str: int},
+    "world": dict,
     "dense_key": str,
     "dense_seconds": float,
     "files": {str: str},
@@ -54,6 +55,7 @@ class ModelFolder:
         self.dense_points = self.model / "dense.ply"  # coloured, with normals; only where asked for
         self.page = self.root / "model.html"  # point cloud and cameras, for any browser
         self.summary = self.root / "summary.json"  # the figures, warnings and what was left out
+        self.world = self.root / "world.json"  # how the model became metres; only where asked for
         self.descriptors = self.root / "global_descriptors.npz"  # of the photos, for localization
         self.orientation = self.root / "orientation"  # which way up photos are: what was compared
         self.upright = self.orientation / "upright"  # copies of those that lie on their side

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coam.errors import DataError
 from coam.sfm.colmap_model import model_figures, model_poses, read_model
@@ -32,6 +32,7 @@ from coam.sfm.mapping.loop_closure import finish_model, remove_misplaced
 from coam.sfm.mapping.mapper import MapperInput, run_mapper
 from coam.sfm.mapping.model_checks import ConsistencyCheck, listed, model_warnings
 from coam.sfm.mapping.model_files import write_model_page, write_models
+from coam.sfm.mapping.world_scale import from_distances, from_gps, read_distances
 from coam.sfm.matching.match_pairs import match_pairs
 from coam.sfm.matching.orientation import TurnedBack, find_turns
 from coam.sfm.matching.stamps import recorded_text, recorded_values, text_digest
@@ -52,10 +53,11 @@ from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import VerifiedMatches, verify_pairs
 from coam.sfm.workspace import Say, SfmOptions, Workspace, open_workspace
 from coam.store.atomic import atomic_folder, require_space
-from coam.store.documents import write_sealed_json
+from coam.store.documents import read_json, write_sealed_json
 from coam.store.journal import Pair, PairJournal
 from coam.store.lock import folder_lock
 
+Stage = Literal["pairs", "matches", "verification", "tracks", "model"]
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 
 
@@ -73,18 +75,30 @@ def run_sfm(
     return reconstruct(open_workspace(photos, output, matcher, options, say))
 
 
-def reconstruct(work: Workspace) -> dict[str, Any]:
-    """Run all stages in a workspace; those whose results are there and up to date compute nothing."""
+def reconstruct(work: Workspace, until: Stage = "model") -> dict[str, Any]:
+    """Run all stages in a workspace; those whose results are there and up to date compute nothing.
+
+    until: the last one to run; where that is not the model there is no summary, and {} is given.
+    """
     with folder_lock(work.files.root):
-        return _reconstruct(work)
+        return _reconstruct(work, until)
 
 
-def _reconstruct(work: Workspace) -> dict[str, Any]:
+def _reconstruct(work: Workspace, until: Stage) -> dict[str, Any]:
     work = stand_upright(work)
     pairs = propose_pairs(work)
+    if until == "pairs":
+        return {}
     with closing(match_photos(work, pairs)) as matched:
+        if until == "matches":
+            return {}
         work.say("matched; verifying pairs")
         verified, cycles = verify_matches(work, matched)
+        if until == "verification":
+            return {}
+        if until == "tracks":
+            build_tracks(work, verified)
+            return {}
         key = model_key(work.options, pairs, verified)
         finished = repair_model(work, verified, key)
         if finished is not None:
@@ -245,9 +259,37 @@ def map_photos(work: Workspace, verified: VerifiedMatches, graph: MatchGraph, ke
             _map_into(temporary, few, work, verified, graph)
     places = sorted(mapped.iterdir(), key=lambda path: int(path.name))
     models = [finish_model(read_model(place), given) for place in places]
+    place_in_world(work, models)
     write_model_folder(work, models, graph)
     shutil.rmtree(mapped, ignore_errors=True)
     return models
+
+
+def place_in_world(work: Workspace, models: Sequence[Any]) -> None:
+    """Give models metres, by GPS or measured distances as the options say; world.json says how.
+
+    A model for which that does not do stays as it is, and a line says why.
+    """
+    options = work.options
+    report: dict[str, Any] = {}
+    for index, model in enumerate(models):
+        try:
+            if options.georeference:
+                places = {photo.name: photo.gps for photo in work.photos.photos if photo.gps is not None}
+                world = from_gps(model, places)
+            elif options.distances is not None:
+                world = from_distances(model, read_distances(options.distances))
+            else:
+                break
+        except DataError as error:
+            work.say(f"model {index} stays without a scale: {error}")
+            continue
+        world.apply(model)
+        report[str(index)] = world.report
+    if report:
+        write_sealed_json(work.files.world, report)
+    else:
+        work.files.world.unlink(missing_ok=True)
 
 
 def _map_into(
@@ -322,6 +364,7 @@ def write_summary(
         "not_registered": missing,
         "left_out": list(photos.left_out),
         "turned": dict(work.turns),
+        "world": _world_report(work),
         "warnings": warnings,
         "options": recorded_values(options),
         "seconds": round(time.monotonic() - work.began, 1),
@@ -331,6 +374,11 @@ def write_summary(
     }
     write_sealed_json(work.files.summary, summary)
     return summary
+
+
+def _world_report(work: Workspace) -> dict[str, Any]:
+    """The content of world.json; empty where no model has a scale."""
+    return dict(read_json(work.files.world, dict)) if work.files.world.is_file() else {}
 
 
 def counted(number: int, noun: str) -> str:

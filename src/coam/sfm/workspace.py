@@ -15,6 +15,7 @@ from coam.errors import ConfigError, DataError
 from coam.sfm.cameras import CameraChoice, PhotoCameras, camera_for_photo, make_cameras
 from coam.sfm.colmap_model import read_model, registered_images
 from coam.sfm.mapping.options import MapperOptions
+from coam.sfm.mapping.world_scale import read_distances
 from coam.sfm.matching.match_pairs import without_rematching
 from coam.sfm.matching.orientation import upright_folder
 from coam.sfm.model_folder import ModelFolder
@@ -62,6 +63,8 @@ class SfmOptions:
     align: AlignOptions = field(default_factory=AlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)
+    georeference: bool = False  # the model in metres, east, north and up, by the photos' GPS positions
+    distances: str | None = None  # file of measured distances that give the model its scale
     masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used
     workers: int = 1  # threads of verification
 
@@ -85,7 +88,9 @@ class Workspace:
     say: Say = lambda line: None
     show_progress: bool = False
     match_all: MatchAll | None = None  # takes over the matching, see `matching.workers`
-    turns: Mapping[str, int] = field(default_factory=dict)  # quarters by which photos are turned to be matched
+    turns: Mapping[str, int] = field(
+        default_factory=dict
+    )  # quarters by which photos are turned to be matched
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -142,6 +147,10 @@ def check_options(options: SfmOptions, reference: str | Path | None = None) -> N
     camera_for_photo(Photo("any", Path(), (640, 480), ""), options.cameras.model)
     if options.pairs_file is not None:
         read_pairs(options.pairs_file)
+    if options.georeference and options.distances is not None:
+        raise ConfigError("--georeference and --distances both give the model its scale; choose one")
+    if options.distances is not None:
+        read_distances(options.distances)
     if options.masks is not None and not Path(options.masks).is_dir():
         raise DataError(f"{options.masks}: no such folder; give one with a NAME.png for each photo to mask")
 

@@ -29,11 +29,11 @@ def maps(scene):
     return {name: true_map(scene, index) for index, name in enumerate(scene.names)}
 
 
-def fused(scene, maps, options=FusionOptions()):
+def fused(scene, maps, **options):
     views = {name: view_of(scene, index) for index, name in enumerate(scene.names)}
     others = {name: [n for n in scene.names if n != name] for name in scene.names}
     grey = np.full((*maps[scene.names[0]].inverse_depth.shape, 3), 80, np.uint8)
-    return list(fuse(views, others, maps.__getitem__, lambda name: grey, options))
+    return list(fuse(views, others, maps.__getitem__, lambda name: grey, FusionOptions(**options)))
 
 
 def test_true_depth_maps_give_points_on_the_surface_once(scene, maps):
@@ -58,7 +58,7 @@ def test_a_wrong_depth_map_adds_nothing(scene, maps):
 
 def test_more_photos_can_be_asked_for(scene, maps):
     def count(**options):
-        return sum(map(len, fused(scene, maps, FusionOptions(**options))))
+        return sum(map(len, fused(scene, maps, **options)))
 
     assert count(views=2) > count(views=3) > count(views=5) > 0
     assert count(angle=80.0) < 0.2 * count()
@@ -79,9 +79,7 @@ def test_ply_comes_back_and_a_cut_one_is_one_line(tmp_path):
     assert write_points(path, iter(parts)) == 12
     found = read_points(path)
     for name in ("points", "normals", "colours"):
-        np.testing.assert_array_equal(
-            getattr(found, name), np.concatenate([getattr(p, name) for p in parts])
-        )
+        np.testing.assert_array_equal(getattr(found, name), np.concatenate([getattr(p, name) for p in parts]))
     assert [p.name for p in tmp_path.iterdir()] == ["points.ply"]
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="cut off"):
@@ -156,7 +154,9 @@ def test_damaged_depth_maps_are_made_again(true_folder, scene, tmp_path, monkeyp
     made = []
     plain = dense_points.save_depth_map
     monkeypatch.setattr(
-        dense_points, "save_depth_map", lambda depth_map, path: (made.append(path.name), plain(depth_map, path))
+        dense_points,
+        "save_depth_map",
+        lambda depth_map, path: (made.append(path.name), plain(depth_map, path)),
     )
     assert add_dense_points(folder, true_folder[1], WarpOracle(scene))["dense_points"] > 15_000
     assert made == [depth[2].name]

@@ -30,9 +30,7 @@ def fuse_with_colmap(files: ModelFolder, photos: Path) -> int:
     workspace = undistort_photos(files.model, photos, files.dense)
     pycolmap.patch_match_stereo(workspace)
     fusion = pycolmap.StereoFusionOptions()
-    fusion.min_num_pixels = min(
-        fusion.min_num_pixels, pycolmap.Reconstruction(files.model).num_reg_images()
-    )
+    fusion.min_num_pixels = min(fusion.min_num_pixels, pycolmap.Reconstruction(files.model).num_reg_images())
     fused = pycolmap.stereo_fusion(workspace / "fused.ply", workspace, options=fusion, output_type="ply")
     with atomic_write(files.dense_points) as temporary:
         shutil.move(workspace / "fused.ply", temporary)

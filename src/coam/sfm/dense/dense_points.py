@@ -74,8 +74,9 @@ def add_dense_points(
 ) -> dict[str, Any]:
     """Dense points of the largest model of a finished model folder; gives its summary with their number.
 
-    Writes sparse/0/dense.ply, so that a model that is built again loses the dense points of the old one. method:
-    "warps" takes `matcher`; "colmap" is COLMAP's stereo, which needs CUDA. The folder dense/ is removed at the end.
+    Writes sparse/0/dense.ply, so that a model that is built again loses the dense points of the old one.
+    method: "warps" takes `matcher`; "colmap" is COLMAP's stereo, which needs CUDA. The folder dense/ is
+    removed at the end.
     """
     if method == "colmap":
         require_dense_stereo()
@@ -173,9 +174,7 @@ def _depth_map(
     found = []
     for other in warped:
         warp = record_to_warp(journal.read((name, other)), views[other].size)
-        found.append(
-            triangulate_warp(view, views[other], warp.points, warp.certainty, options.triangulation)
-        )
+        found.append(triangulate_warp(view, views[other], warp.points, warp.certainty, options.triangulation))
     if not found:
         nothing = np.zeros(own.shape, np.float32)
         return DepthMap(nothing, np.zeros((*own.shape, 3), np.float32))

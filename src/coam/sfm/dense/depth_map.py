@@ -1,8 +1,9 @@
 """The depth map of a view: what its neighbours' warps agree on, then aligned in the photos.
 
-Warps say where a place is to a pixel or so, whatever the light; photos of the same light say it to a tenth. So depth
-is moved, a fraction of a pixel at a time, to where patches of the neighbours look most like the view's own (zero-mean
-normalised cross-correlation). Patches are taken through the depth map itself, so they lie on the surface as it slants.
+Warps say where a place is to a pixel or so, whatever the light; photos of the same light say it to a tenth.
+So depth is moved, a fraction of a pixel at a time, to where patches of the neighbours look most like the
+view's own (zero-mean normalised cross-correlation). Patches are taken through the depth map itself, so they
+lie on the surface as it slants.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from coam.store.archives import read_plain_npz
 from coam.store.atomic import atomic_write
 from coam.types import FloatArray
 from coam.warp.field import map_positions
-
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,13 @@ def enlarged(inverse_depth: FloatArray, shape: tuple[int, int]) -> FloatArray:
     nearest = cv2.resize(filled, size, interpolation=cv2.INTER_NEAREST)
     edge = np.abs(smooth - nearest) > 0.03 * nearest
     values = np.where(edge, nearest, smooth)
-    return np.where(cv2.resize(known, size, interpolation=cv2.INTER_LINEAR) > 0.5, values, 0).astype(np.float32)
+    return np.where(cv2.resize(known, size, interpolation=cv2.INTER_LINEAR) > 0.5, values, 0).astype(
+        np.float32
+    )
 
 
 def filled_from_nearest(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """A map (h, w) whose zeros took the value of the nearest pixel that has one, and how far that is: pixels."""
+    """A map (h, w) whose zeros took the value of the nearest other pixel, and how far that is: pixels."""
     unknown = (values <= 0).astype(np.uint8)
     if unknown.all() or not unknown.any():
         return values, np.zeros_like(values)
@@ -109,7 +111,7 @@ def filled_from_nearest(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     )
     of_label = np.zeros(int(labels.max()) + 1, values.dtype)
     of_label[labels[unknown == 0]] = values[unknown == 0]
-    return of_label[labels], distance
+    return of_label[labels], np.asarray(distance, np.float32)
 
 
 def align_depth(
@@ -121,8 +123,8 @@ def align_depth(
 ) -> FloatArray:
     """Inverse depth (h, w), 0 where unknown, moved to where the photos are most alike.
 
-    grey (h, w) in [0, 255] of the view and of every source. What is known stays known; where photos do not look
-    alike (day and night) it stays as it is.
+    grey (h, w) in [0, 255] of the view and of every source. What is known stays known; where photos do not
+    look alike (day and night) it stays as it is.
     """
     known = inverse_depth > 0
     if not known.any() or not sources:
@@ -134,7 +136,8 @@ def align_depth(
     likeness = np.full(grey.shape, -1.0, np.float32)
     for step in options.steps:
         fastest = np.nanmax(
-            [np.nan_to_num(motion.speed(current)) for motion in motions] + [np.full(grey.shape, 1e-12)], axis=0
+            [np.nan_to_num(motion.speed(current)) for motion in motions] + [np.full(grey.shape, 1e-12)],
+            axis=0,
         )
         unit = (step / fastest).astype(np.float32)
         offsets = np.arange(-options.reach, options.reach + 1, dtype=np.float32)
@@ -158,12 +161,10 @@ def _smoothed(values: FloatArray, side: int) -> FloatArray:
 
 
 def _peak(scores: FloatArray, offsets: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Where scores (k, h, w) are largest, between the offsets (k,) by a parabola, and how large: (h, w) each."""
+    """Where scores (k, h, w) are largest, by a parabola between offsets (k,), and how large: (h, w) each."""
     best = scores.argmax(axis=0)
     inner = np.clip(best, 1, len(offsets) - 2)
-    left, middle, right = (
-        np.take_along_axis(scores, (inner + k)[None], axis=0)[0] for k in (-1, 0, 1)
-    )
+    left, middle, right = (np.take_along_axis(scores, (inner + k)[None], axis=0)[0] for k in (-1, 0, 1))
     bend = left - 2 * middle + right
     shift = np.where((best == inner) & (bend < -1e-6), (left - right) / (2 * np.minimum(bend, -1e-6)), 0.0)
     step = offsets[1] - offsets[0]
@@ -212,7 +213,7 @@ def _likeness(
         seen = cv2.remap(
             grey, places[..., 0], places[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
-        found.append(np.where(inside, patches.likeness(seen), -1.0))
+        found.append(np.where(inside, patches.likeness(np.asarray(seen, np.float32)), -1.0))
     best = max(1, round(options.best * len(found)))
     ordered = np.sort(np.stack(found), axis=0)[::-1]
     return np.asarray(ordered[:best].mean(axis=0), np.float32)
@@ -229,11 +230,13 @@ def surface_normals(inverse_depth: FloatArray, view: View, reach: int = 2, edge:
     world = view.to_world(pixels, 1 / np.where(known, inverse_depth, 1.0)).astype(np.float32)
     normals = np.zeros((height, width, 3), np.float32)
     inner = np.s_[reach:-reach, reach:-reach]
-    sides = [np.s_[reach:-reach, 2 * reach :], np.s_[reach:-reach, : -2 * reach]]
+    sides: list[Any] = [np.s_[reach:-reach, 2 * reach :], np.s_[reach:-reach, : -2 * reach]]
     sides += [np.s_[2 * reach :, reach:-reach], np.s_[: -2 * reach, reach:-reach]]
     whole = known[inner].copy()
     for side in sides:
-        whole &= known[side] & (np.abs(inverse_depth[side] - inverse_depth[inner]) < edge * inverse_depth[inner])
+        whole &= known[side] & (
+            np.abs(inverse_depth[side] - inverse_depth[inner]) < edge * inverse_depth[inner]
+        )
     across, down = world[sides[0]] - world[sides[1]], world[sides[2]] - world[sides[3]]
     crossed = np.cross(across, down)
     towards = (view.centre - world[inner]).astype(np.float32)
@@ -248,7 +251,9 @@ def save_depth_map(depth_map: DepthMap, path: Path) -> None:
     """Write a depth map (.npz): inverse depth exactly, normals to a hundredth."""
     with atomic_write(path) as temporary, open(temporary, "wb") as out:
         np.savez(
-            out, inverse_depth=depth_map.inverse_depth, normals=np.rint(127 * depth_map.normals).astype(np.int8)
+            out,
+            inverse_depth=depth_map.inverse_depth,
+            normals=np.rint(127 * depth_map.normals).astype(np.int8),
         )
 
 

@@ -50,8 +50,8 @@ def fuse(
 ) -> Iterator[DensePoints]:
     """The points of every view that no view before it has given, view by view.
 
-    others: of each view the names of those that may see its points, best first. depth_map, colours: of a view by
-    name; they are asked for again and again, so they should remember some.
+    others: of each view the names of those that may see its points, best first. depth_map, colours: of a
+    view by name; they are asked for again and again, so they should remember some.
     """
     least = min(options.views, len(views)) - 1
     taken: dict[str, npt.NDArray[np.uint8]] = {}  # packed bits: pixels whose point was given
@@ -99,7 +99,7 @@ def _agreeing(
     seen, far = other.project(world)
     scale = np.array([width, height]) / other.size
     with np.errstate(invalid="ignore"):
-        inside = ((seen > -0.5) & (seen < np.array(other.size) - 0.5)).all(axis=-1)
+        inside = np.asarray(((seen > -0.5) & (seen < np.array(other.size) - 0.5)).all(axis=-1))
     places = np.floor((np.where(inside[:, None], seen, 0) + 0.5) * scale).astype(np.int64)
     places = np.clip(places, 0, (width - 1, height - 1))
     inverse = depth.inverse_depth[places[:, 1], places[:, 0]]

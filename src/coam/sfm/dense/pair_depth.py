@@ -1,7 +1,9 @@
-"""A dense warp and two known poses give depth: each place is moved to its epipolar line and triangulated there.
+"""A dense warp and two known poses give depth: each place is moved to its epipolar line and triangulated
+there.
 
-Depth is handled as its inverse w, which noise in pixels moves evenly: the pixel with the ray r = (x, y, 1) lies in
-the other camera in the direction R r + w t, K times that is its pixel, so its image runs along the epipolar line as w grows from 0.
+Depth is handled as its inverse w, which noise in pixels moves evenly: the pixel with the ray r = (x, y, 1)
+lies in the other camera in the direction R r + w t, K times that is its pixel, so its image runs along the
+epipolar line as w grows from 0.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class EpipolarMotion:
         return np.where(z > _NEAREST, z, np.float32(np.nan))
 
     def inverse_depth(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The inverse depths (...) whose images are nearest to points (..., 2), and how far these are: pixels.
+        """The inverse depths (...) whose images are nearest to points (..., 2), and how far these are:
+        pixels.
 
         nan where the epipole is, or the place lies behind a camera.
         """

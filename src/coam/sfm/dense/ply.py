@@ -64,9 +64,11 @@ def read_points(path: str | Path) -> DensePoints:
         rows = np.fromfile(file, _ROW, count)
     if len(rows) != count:
         raise DataError(f"{path}: is cut off; make it again with: coam sfm PHOTOS -o MODEL --dense")
-    columns = [np.stack([rows[n] for n in names], axis=1) for names in (("x", "y", "z"), ("nx", "ny", "nz"))]
+    points, normals = (
+        np.stack([rows[name] for name in names], axis=1) for names in (("x", "y", "z"), ("nx", "ny", "nz"))
+    )
     colours = np.stack([rows[name] for name in ("red", "green", "blue")], axis=1)
-    return DensePoints(*columns, colours, np.zeros(count, np.uint8))
+    return DensePoints(points, normals, colours, np.zeros(count, np.uint8))
 
 
 def _vertices(head: bytes) -> int | None:

@@ -22,8 +22,8 @@ def undistort_photos(
     """Write images/, sparse/ (their model) and what COLMAP's stereo wants; gives `workspace`.
 
     Photos are written as their EXIF says first: the model's are so, and COLMAP does not turn them. size: long
-    side in pixels to which larger photos are shrunk. turns: quarters, counter-clockwise, by which pictures are
-    turned at the end; sparse/ knows nothing of it.
+    side in pixels to which larger photos are shrunk. turns: quarters, counter-clockwise, by which pictures
+    are turned at the end; sparse/ knows nothing of it.
     """
     import pycolmap
     from PIL import Image

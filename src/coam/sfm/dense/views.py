@@ -1,4 +1,4 @@
-"""The registered photos of a model as pinhole views, and for each the others that see the same from elsewhere."""
+"""The registered photos of a model as pinhole views, and for each the others that see the same places."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class View:
         pixels = local[..., :2] / ahead[..., None] * np.asarray(self.focal) + np.asarray(self.principal)
         return pixels, ahead
 
-
     def turned(self, quarters: int) -> View:
         """The same camera held otherwise: its picture is turned counter-clockwise, as by `numpy.rot90`."""
         if quarters % 4 == 0:
@@ -87,7 +86,7 @@ DEFAULT_NEIGHBOURS = NeighbourOptions()
 
 
 def undistorted_views(workspace: Path, turns: Mapping[str, int]) -> dict[str, View]:
-    """The views of a workspace of undistorted photos, by name. turns: quarters by which pictures were turned."""
+    """The views of undistorted photos, by name. turns: quarters by which their pictures were turned."""
     import pycolmap
 
     views = {}
@@ -108,7 +107,8 @@ def undistorted_views(workspace: Path, turns: Mapping[str, int]) -> dict[str, Vi
 
 
 def neighbours_of(model: Any, options: NeighbourOptions = DEFAULT_NEIGHBOURS) -> dict[str, list[str]]:
-    """For each registered photo the others that share its points at a good angle, best first: at most 3 x count.
+    """For each registered photo the others that share its points at a good angle, best first: at most 3 x
+    count.
 
     The first `options.count` are worth a warp; all may confirm a point.
     """

@@ -1,7 +1,7 @@
 """Dense warps between neighbouring views: found once a pair, kept in a journal, never found twice.
 
-A record is one way of a pair: for every pixel of a map of half the network's size the place in the other view, in
-65,536ths of its size, and the certainty. That is five bytes a pixel, and finer than any match.
+A record is one way of a pair: for every pixel of a map of half the network's size the place in the other
+view, in 65,536ths of its size, and the certainty. That is five bytes a pixel, and finer than any match.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_warps(
     map_side: int,
     show_progress: bool = False,
 ) -> PairJournal:
-    """Find the warps that the journal `output` does not hold yet, both ways of each pair. map_side: pixels."""
+    """Find the warps that the journal `output` does not hold yet, both ways of a pair. map_side: pixels."""
     digests = {name: file_digest(view.file) for name, view in views.items()}
     wanted = pair_stamps(pairs, digests, f"warp {map_side} {matcher_key(matcher)}")
     stamps = {way: stamp for (a, b), stamp in wanted.items() for way in ((a, b), (b, a))}
@@ -77,10 +77,13 @@ def _warps(
     map_side: int,
     cached: int,
 ) -> Iterator[tuple[Pair, Record]]:
-    prepared: LRUCache[str, Any] = LRUCache(cached)
+    kept: LRUCache[str, Any] = LRUCache(cached)
+
+    def prepared(name: str) -> Any:
+        return kept.get(name, lambda: matcher.prepare(views[name].file))
+
     for a, b in pairs:
-        first, second = (prepared.get(n, lambda n=n: matcher.prepare(views[n].file)) for n in (a, b))  # type: ignore[misc]
-        warp = matcher.warp(first, second, size=map_side)
+        warp = matcher.warp(prepared(a), prepared(b), size=map_side)
         for way, field in (((a, b), warp.forward), ((b, a), warp.backward)):
             yield way, warp_to_record(field.points, field.certainty, views[way[1]].size, stamps[a, b])
 
@@ -100,5 +103,5 @@ def record_to_warp(record: Record, other: Size) -> StoredWarp:
     shape = tuple(int(side) for side in record.values["shape"])
     step = np.asarray(other, np.float64) / _LEVELS
     points = (record.columns["place"].astype(np.float64) + 0.5) * step - 0.5
-    certainty = record.columns["certainty"].astype(np.float32) / 255
-    return StoredWarp(points.reshape(*shape, 2).astype(np.float32), certainty.reshape(shape))
+    certainty = record.columns["certainty"].astype(np.float32) / np.float32(255)
+    return StoredWarp(points.astype(np.float32).reshape(*shape, 2), certainty.reshape(shape))

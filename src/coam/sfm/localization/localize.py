@@ -57,7 +57,7 @@ class Localizer:
         self._descriptors: npt.NDArray[np.float32] | None = None
 
     def _upright(self, name: str) -> Path:
-        """The file in which a photo of the model stands upright, as it was matched when the model was made."""
+        """The file in which a photo of the model stands upright, as it was matched for the model."""
         path, turn = self.root / name, self._turns[name]
         return upright_photo(read_photo(path, name), turn, self.files.upright).path if turn else path
 

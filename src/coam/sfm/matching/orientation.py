@@ -1,9 +1,9 @@
 """Photos that lie on their side and do not say so: found from a few pairs, matched upright, and turned back.
 
-A network matches photos that are turned by up to forty degrees. Each photo is compared with the few that look most
-like it, in any turn, at low resolution; their relative turns are put together over all photos. Those that must be
-turned are matched as upright copies. What is stored are matches of the copies; `TurnedBack` reads them in pixels of
-the files, so everything behind matching sees the photos as they are.
+A network matches photos that are turned by up to forty degrees. Each photo is compared with the few that
+look most like it, in any turn, at low resolution; their relative turns are put together over all photos.
+Those that must be turned are matched as upright copies. What is stored are matches of the copies;
+`TurnedBack` reads them in pixels of the files, so everything behind matching sees the photos as they are.
 
 All turns are quarters, counter-clockwise, as of `numpy.rot90`.
 """
@@ -101,7 +101,7 @@ def find_turns(
 
 
 def similar_in_any_turn(names: Sequence[str], looks: FloatArray, count: int) -> list[Pair]:
-    """Each photo with the `count` most similar others, however they lie. looks (n, 4, D): in all four turns."""
+    """Each photo with the `count` most similar others, however they lie. looks (n, 4, D): in all turns."""
     centred = looks - looks.mean(axis=(0, 1)) if len(names) > 2 else looks
     centred = centred / np.maximum(np.linalg.norm(centred, axis=2, keepdims=True), 1e-12)
     pairs = set()
@@ -118,8 +118,8 @@ def solve_turns(
 ) -> dict[str, int]:
     """The turn (0 to 3) of every photo that most of `evidence` agrees with; most photos stand upright.
 
-    Photos are joined, the surest pairs first, and then each takes the turn that its pairs speak for. Of a set of
-    photos that hang together all could be turned alike: the fewest are.
+    Photos are joined, the surest pairs first, and then each takes the turn that its pairs speak for. Of a
+    set of photos that hang together all could be turned alike: the fewest are.
     """
     votes: dict[str, list[tuple[str, npt.NDArray[Any]]]] = defaultdict(list)
     sure = []
@@ -129,7 +129,7 @@ def solve_turns(
             votes[b].append((a, found))
             ordered = np.sort(found)
             sure.append((float(ordered[-1] - ordered[-2]), a, b, int(found.argmax())))
-    turn, group = {name: 0 for name in names}, {name: [name] for name in names}
+    turn, group = dict.fromkeys(names, 0), {name: [name] for name in names}
     for _, a, b, relative in sorted(sure, key=lambda edge: (-edge[0], edge[1:])):
         if group[a] is not group[b]:
             change = (turn[a] + relative - turn[b]) % 4
