@@ -59,7 +59,7 @@ class Landmark:
 
     @cached_property
     def _spots(self) -> tuple[Floats, Floats, npt.NDArray[np.int64], Floats]:
-        """Centres (n, 3), rotations (n, 3, 3), camera from world, sizes (n, 2), focal lengths (n,): pixels."""
+        """Centres (n, 3), rotations (n, 3, 3) from world to camera, sizes (n, 2), focal lengths (n,)."""
         rng = np.random.default_rng(self.seed)
         popular = rng.uniform(-180, 180, 12)
         centres, rotations, sizes, focals = [], [], [], []

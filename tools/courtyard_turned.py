@@ -2,8 +2,9 @@
 
     python tools/courtyard_turned.py OUT [--views 16]
 
-Every second photo is turned by 90, 180 or 270 degrees; no EXIF says so. Prints which turns were found, and the row of
-docs/sfm.md: errors of the cameras, those of turned photos as their files are. OUT keeps photos, matches and model.
+Every second photo is turned by 90, 180 or 270 degrees; no EXIF says so. Prints which turns were found, and
+the row of docs/sfm.md: errors of the cameras, those of turned photos as their files are. OUT keeps photos,
+matches and model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from coam.sfm.pipeline import run_sfm
 from coam.sfm.workspace import SfmOptions, load_model
 
 TURNS = (0, 1, 0, 3, 0, 2, 0, 1)  # quarters, counter-clockwise, one photo after the other
-QUARTER = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # of a camera, as its picture is turned
+QUARTER = np.array(
+    [[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+)  # of a camera, as its picture is turned
 
 
 def main() -> None:

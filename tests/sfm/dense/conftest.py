@@ -88,33 +88,33 @@ class WarpOracle:
 
 
 @pytest.fixture(scope="session")
-def scene() -> Scene:
+def room() -> Scene:
     return Scene(count=6, size=(240, 184), focal=228.0)
 
 
 @pytest.fixture(scope="session")
-def true_folder(scene, tmp_path_factory) -> tuple[Path, Path]:
+def true_folder(room, tmp_path_factory) -> tuple[Path, Path]:
     """A model folder with the true poses of all photos, and the photos."""
     from coam.sfm.cameras import camera_from_spec
     from coam.sfm.model_folder import ModelFolder
 
-    photos = scene.write_photos(tmp_path_factory.mktemp("all-photos"))
+    photos = room.write_photos(tmp_path_factory.mktemp("all-photos"))
     files = ModelFolder(tmp_path_factory.mktemp("true-model"))
     model = pycolmap.Reconstruction()
     camera = camera_from_spec("SIMPLE_PINHOLE 240 184 228 120 92")
     camera.camera_id = 1
     model.add_camera_with_trivial_rig(camera)
     generator = np.random.default_rng(0)
-    world = scene.surface(3, generator.uniform(0, scene.size, (400, 2)))
+    world = room.surface(3, generator.uniform(0, room.size, (400, 2)))
     world = world[np.isfinite(world).all(axis=1)]
     tracks = [pycolmap.Track() for _ in world]
-    for index, name in enumerate(scene.names):
-        places = scene.project(index, world)
-        inside = ((places > 0) & (places < np.array(scene.size) - 1)).all(axis=1)
+    for index, name in enumerate(room.names):
+        places = room.project(index, world)
+        inside = ((places > 0) & (places < np.array(room.size) - 1)).all(axis=1)
         keypoints = places[inside] + 0.5
         for row, point in enumerate(np.flatnonzero(inside)):
             tracks[point].add_element(index + 1, row)
-        pose = pycolmap.Rigid3d(pycolmap.Rotation3d(scene.rotations[index]), scene.translations[index])
+        pose = pycolmap.Rigid3d(pycolmap.Rotation3d(room.rotations[index]), room.translations[index])
         image = pycolmap.Image(name=name, camera_id=1, image_id=index + 1, keypoints=keypoints)
         model.add_image_with_trivial_frame(image, pose)
     for point, track in zip(world, tracks, strict=True):

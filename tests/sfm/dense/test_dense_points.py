@@ -19,27 +19,27 @@ from coam.sfm.dense.warps import record_to_warp, warp_pairs, warp_to_record
 from sfm.dense.conftest import WarpOracle, distance_to_surface, true_depth, view_of
 
 
-def true_map(scene, index) -> DepthMap:
-    inverse = np.nan_to_num(1 / true_depth(scene, index)).astype(np.float32)
-    return DepthMap(inverse, surface_normals(inverse, view_of(scene, index)))
+def true_map(room, index) -> DepthMap:
+    inverse = np.nan_to_num(1 / true_depth(room, index)).astype(np.float32)
+    return DepthMap(inverse, surface_normals(inverse, view_of(room, index)))
 
 
 @pytest.fixture(scope="module")
-def maps(scene):
-    return {name: true_map(scene, index) for index, name in enumerate(scene.names)}
+def maps(room):
+    return {name: true_map(room, index) for index, name in enumerate(room.names)}
 
 
-def fused(scene, maps, **options):
-    views = {name: view_of(scene, index) for index, name in enumerate(scene.names)}
-    others = {name: [n for n in scene.names if n != name] for name in scene.names}
-    grey = np.full((*maps[scene.names[0]].inverse_depth.shape, 3), 80, np.uint8)
+def fused(room, maps, **options):
+    views = {name: view_of(room, index) for index, name in enumerate(room.names)}
+    others = {name: [n for n in room.names if n != name] for name in room.names}
+    grey = np.full((*maps[room.names[0]].inverse_depth.shape, 3), 80, np.uint8)
     return list(fuse(views, others, maps.__getitem__, lambda name: grey, FusionOptions(**options)))
 
 
-def test_true_depth_maps_give_points_on_the_surface_once(scene, maps):
-    parts = fused(scene, maps)
+def test_true_depth_maps_give_points_on_the_surface_once(room, maps):
+    parts = fused(room, maps)
     points = np.concatenate([part.points for part in parts])
-    assert np.quantile(distance_to_surface(scene, points), 0.99) < 0.01
+    assert np.quantile(distance_to_surface(room, points), 0.99) < 0.01
     pixels = sum(int(depth.known.sum()) for depth in maps.values())
     assert len(points) < 0.45 * pixels  # what three to six photos see stands once
     assert len(points) > 0.1 * pixels
@@ -47,18 +47,18 @@ def test_true_depth_maps_give_points_on_the_surface_once(scene, maps):
     assert (np.concatenate([part.colours for part in parts]) == 80).all()
 
 
-def test_a_wrong_depth_map_adds_nothing(scene, maps):
-    first = scene.names[0]
+def test_a_wrong_depth_map_adds_nothing(room, maps):
+    first = room.names[0]
     wrong = maps | {first: DepthMap(maps[first].inverse_depth * np.float32(1.1), maps[first].normals)}
-    parts = fused(scene, wrong)
+    parts = fused(room, wrong)
     assert len(parts[0]) < 0.02 * maps[first].known.sum()
     points = np.concatenate([part.points for part in parts])
-    assert np.quantile(distance_to_surface(scene, points), 0.99) < 0.02
+    assert np.quantile(distance_to_surface(room, points), 0.99) < 0.02
 
 
-def test_more_photos_can_be_asked_for(scene, maps):
+def test_more_photos_can_be_asked_for(room, maps):
     def count(**options):
-        return sum(map(len, fused(scene, maps, **options)))
+        return sum(map(len, fused(room, maps, **options)))
 
     assert count(views=2) > count(views=3) > count(views=5) > 0
     assert count(angle=80.0) < 0.2 * count()
@@ -97,14 +97,14 @@ def test_stored_warps_are_exact_to_a_hundredth_of_a_pixel():
     np.testing.assert_allclose(found.certainty, certainty, atol=0.003)
 
 
-def test_neighbours_see_the_same_from_another_place(true_folder, scene):
+def test_neighbours_see_the_same_from_another_place(true_folder, room):
     others = neighbours_of(read_model(true_folder[0] / "sparse" / "0"))
-    assert set(others) == set(scene.names)
+    assert set(others) == set(room.names)
     assert others["view03.png"][:2] in (["view02.png", "view04.png"], ["view04.png", "view02.png"])
     assert warp_pairs({"a": ["b", "c"], "b": ["a"], "c": []}, 1) == [("a", "b")]
 
 
-def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, scene, tmp_path):
+def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, room, tmp_path):
     """A run that is stopped goes on where it was; on a finished model nothing is computed again."""
     folder = shutil.copytree(true_folder[0], tmp_path / "model")
 
@@ -114,7 +114,7 @@ def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, scene, tmp_pat
                 raise KeyboardInterrupt
             return super().warp(*arguments, **named)
 
-    stopped, oracle = Stopped(scene), WarpOracle(scene)
+    stopped, oracle = Stopped(room), WarpOracle(room)
     with pytest.raises(KeyboardInterrupt):
         add_dense_points(folder, true_folder[1], stopped)
     assert json.loads((folder / "summary.json").read_text())["dense_points"] == "not computed"
@@ -124,10 +124,10 @@ def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, scene, tmp_pat
     found = read_points(folder / "sparse" / "0" / "dense.ply")
     assert summary["dense_points"] == len(found) > 15_000
     assert json.loads((folder / "summary.json").read_text())["dense_points"] == len(found)
-    distance = distance_to_surface(scene, found.points)
+    distance = distance_to_surface(room, found.points)
     assert np.median(distance) < 0.01  # cameras stand 6 away
     assert np.mean(distance < 0.06) > 0.95
-    planes = np.array([n for n, _, _ in scene.planes])
+    planes = np.array([n for n, _, _ in room.planes])
     assert np.mean(np.abs(found.normals @ planes.T).max(axis=1) > 0.95) > 0.8
     assert not (folder / "dense").exists()
     assert summary["dense_seconds"] > 0
@@ -136,7 +136,7 @@ def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, scene, tmp_pat
     assert len(oracle.calls) == calls
 
 
-def test_damaged_depth_maps_are_made_again(true_folder, scene, tmp_path, monkeypatch):
+def test_damaged_depth_maps_are_made_again(true_folder, room, tmp_path, monkeypatch):
     from coam.sfm.dense import dense_points
 
     folder = shutil.copytree(true_folder[0], tmp_path / "model")
@@ -147,7 +147,7 @@ def test_damaged_depth_maps_are_made_again(true_folder, scene, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(dense_points, "write_points", full)
         with pytest.raises(DataError, match="no space"):
-            add_dense_points(folder, true_folder[1], WarpOracle(scene))
+            add_dense_points(folder, true_folder[1], WarpOracle(room))
     depth = sorted((folder / "dense" / "depth").glob("*.npz"))
     assert len(depth) == 6
     depth[2].write_bytes(depth[2].read_bytes()[:-50])
@@ -158,13 +158,13 @@ def test_damaged_depth_maps_are_made_again(true_folder, scene, tmp_path, monkeyp
         "save_depth_map",
         lambda depth_map, path: (made.append(path.name), plain(depth_map, path)),
     )
-    assert add_dense_points(folder, true_folder[1], WarpOracle(scene))["dense_points"] > 15_000
+    assert add_dense_points(folder, true_folder[1], WarpOracle(room))["dense_points"] > 15_000
     assert made == [depth[2].name]
 
 
-def test_what_is_missing_is_one_line(true_folder, tmp_path, scene):
+def test_what_is_missing_is_one_line(true_folder, tmp_path, room):
     with pytest.raises(DataError, match=r"summary.json: is missing or damaged"):
-        add_dense_points(tmp_path, true_folder[1], WarpOracle(scene))
+        add_dense_points(tmp_path, true_folder[1], WarpOracle(room))
     folder = shutil.copytree(true_folder[0], tmp_path / "model")
     with pytest.raises(ConfigError, match="a matcher with warps"):
         add_dense_points(folder, true_folder[1], object())

@@ -57,14 +57,14 @@ def test_enlarging_interpolates_on_a_surface_and_keeps_edges():
 
 
 @pytest.fixture(scope="module")
-def shown(scene, tmp_path_factory):
+def shown(room, tmp_path_factory):
     """Views of the toy scene with their grey pictures."""
-    folder = scene.write_photos(tmp_path_factory.mktemp("grey"))
-    return [(view_of(scene, i), grey_of(load_image(folder / n).rgb)) for i, n in enumerate(scene.names)]
+    folder = room.write_photos(tmp_path_factory.mktemp("grey"))
+    return [(view_of(room, i), grey_of(load_image(folder / n).rgb)) for i, n in enumerate(room.names)]
 
 
-def test_alignment_in_the_photos_makes_depth_ten_times_as_exact(scene, shown):
-    truth = 1 / true_depth(scene, 3)
+def test_alignment_in_the_photos_makes_depth_ten_times_as_exact(room, shown):
+    truth = 1 / true_depth(room, 3)
     generator = np.random.default_rng(0)
     bumps = np.kron(generator.normal(0, 0.01, (12, 15)), np.ones((16, 16)))[:184]  # about a pixel
     start = (truth * (1 + bumps)).astype(np.float32)
@@ -78,23 +78,23 @@ def test_alignment_in_the_photos_makes_depth_ten_times_as_exact(scene, shown):
     assert np.nanmean(after < 0.005) > 0.9
 
 
-def test_photos_that_say_nothing_leave_depth_as_it_is(scene, shown):
-    start = (1 / true_depth(scene, 3)).astype(np.float32) * 1.01
+def test_photos_that_say_nothing_leave_depth_as_it_is(room, shown):
+    start = (1 / true_depth(room, 3)).astype(np.float32) * 1.01
     view, grey = shown[3]
     blank = [(shown[i][0], np.full_like(grey, 90.0)) for i in (2, 4)]
     found = align_depth(start, view, grey, blank, AlignmentOptions())
     np.testing.assert_allclose(np.median(found / start), 1.0, rtol=1e-4)
 
 
-def test_normals_are_those_of_the_planes(scene):
-    inverse = (1 / true_depth(scene, 3)).astype(np.float32)
-    normals = surface_normals(inverse, view_of(scene, 3))
+def test_normals_are_those_of_the_planes(room):
+    inverse = (1 / true_depth(room, 3)).astype(np.float32)
+    normals = surface_normals(inverse, view_of(room, 3))
     known = (normals != 0).any(axis=-1)
     assert known.mean() > 0.8
-    planes = np.array([n for n, _, _ in scene.planes])
+    planes = np.array([n for n, _, _ in room.planes])
     cosine = np.abs(normals[known] @ planes.T).max(axis=1)
     assert np.quantile(cosine, 0.05) > 0.999
-    towards = scene.centres[3] @ normals[known].T  # the cameras stand far from the planes, outside
+    towards = room.centres[3] @ normals[known].T  # the cameras stand far from the planes, outside
     assert (towards < 0).mean() < 0.5 or (towards > 0).mean() > 0.5
 
 

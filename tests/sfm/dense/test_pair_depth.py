@@ -32,15 +32,15 @@ def test_places_behind_a_camera_have_no_depth():
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 2), (3, 4), (5, 1)])
-def test_true_places_give_true_depth(scene, a, b):
-    view, other = view_of(scene, a), view_of(scene, b)
-    pixels = map_positions((40, 30), scene.size).astype(float)
-    depth = true_depth(scene, a, (40, 30))
+def test_true_places_give_true_depth(room, a, b):
+    view, other = view_of(room, a), view_of(room, b)
+    pixels = map_positions((40, 30), room.size).astype(float)
+    depth = true_depth(room, a, (40, 30))
     places, _ = other.project(view.to_world(pixels, depth))
     found = triangulate_warp(view, other, places, np.ones((30, 40)))
     known = np.isfinite(places).all(axis=-1)
     assert known.mean() > 0.5
-    np.testing.assert_allclose(1 / found.inverse_depth[known], depth[known], rtol=1e-4)
+    np.testing.assert_allclose(1 / found.inverse_depth[known], depth[known], rtol=1e-3)
 
 
 def test_a_forward_motion_has_depth_but_none_at_the_epipole():

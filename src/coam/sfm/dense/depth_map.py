@@ -56,6 +56,8 @@ class AlignmentOptions:
     window: int = 7  # pixels, squared, of a patch
     steps: tuple[float, ...] = (0.75, 0.25)  # pixels, of each round
     reach: int = 4  # steps to either side that are tried in a round
+    spread: tuple[int, ...] = (4, 12, 28)  # pixels to all four sides, from which depth is taken over ...
+    lead: float = 0.1  # ... where it makes patches so much more alike: beside an edge warps move as one
     min_likeness: float = 0.5  # correlation from which a patch is believed
     grow: int = 6  # pixels around known depth in which more may be found ...
     min_grown_likeness: float = 0.8  # ... where patches are as alike as this
@@ -134,7 +136,9 @@ def align_depth(
     motions = [EpipolarMotion.between(view, other, pixels) for other, _ in sources]
     patches = _Patches(grey, options)
     likeness = np.full(grey.shape, -1.0, np.float32)
-    for step in options.steps:
+    for number, step in enumerate(options.steps):
+        if number:
+            current = _spread(current, likeness, patches, motions, sources, options)
         fastest = np.nanmax(
             [np.nan_to_num(motion.speed(current)) for motion in motions] + [np.full(grey.shape, 1e-12)],
             axis=0,
@@ -153,6 +157,30 @@ def align_depth(
         current = np.maximum(_smoothed(moved, options.median), 1e-9)
     grown = (likeness >= options.min_grown_likeness) & (distance <= options.grow)
     return np.where(known | grown, current, 0).astype(np.float32)
+
+
+def _spread(
+    current: FloatArray,
+    likeness: FloatArray,
+    patches: _Patches,
+    motions: Sequence[EpipolarMotion],
+    sources: Sequence[tuple[View, FloatArray]],
+    options: AlignmentOptions,
+) -> FloatArray:
+    """Depth (h, w), taken over from pixels some way off where photos are clearly more alike with it."""
+    found, best = current, likeness + options.lead
+    for distance in options.spread:
+        for rows, columns in ((0, distance), (0, -distance), (distance, 0), (-distance, 0)):
+            shift = np.array([[1, 0, columns], [0, 1, rows]], np.float32)
+            size = (current.shape[1], current.shape[0])
+            moved = cv2.warpAffine(
+                current, shift, size, flags=cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE
+            )
+            candidate = np.asarray(moved, np.float32)
+            score = _likeness(patches, candidate, motions, sources, options)
+            better = score > best
+            found, best = np.where(better, candidate, found), np.where(better, score, best)
+    return np.asarray(found, np.float32)
 
 
 def _smoothed(values: FloatArray, side: int) -> FloatArray:
