@@ -51,7 +51,7 @@ class AgreementOptions:
 class AlignmentOptions:
     """How depth is aligned in the photos. Chosen on the courtyard."""
 
-    sources: int = 5  # neighbours whose patches are compared
+    sources: int = 4  # neighbours whose patches are compared
     best: float = 0.5  # share of them that counts: the others may not see the place
     window: int = 7  # pixels, squared, of a patch
     steps: tuple[float, ...] = (0.75, 0.25)  # pixels, of each round

@@ -75,7 +75,7 @@ class View:
 class NeighbourOptions:
     """Which views see the same from far enough apart."""
 
-    count: int = 6  # views whose warps make the depth of a photo
+    count: int = 4  # views whose warps make the depth of a photo
     angle: float = 8.0  # degrees between the rays of a point: the best compromise of exactness and likeness
     below: float = 4.0  # degrees: spread of the preference for angles below it
     above: float = 16.0  # degrees: above it
