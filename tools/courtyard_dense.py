@@ -8,8 +8,8 @@ photos under their names, some of which may lie on their side; by default they a
 
 The model is moved onto the true cameras. Four photos have true depth. A point is judged in those of them
 that show the place without a depth edge within a pixel: it is right within 1 % of the true depth, wrong in
-front of that; behind it is something the photo does not show. A point that is wrong for any photo is wrong.
-Completeness is the share of the true surface in these photos that has a point within 1 % of its depth.
+front of that or of the sky; behind it is something the photo does not show. A point that is wrong for any
+photo is wrong. Completeness is the share of the true surface in these photos that has a point within 1 % of its depth.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from scipy.ndimage import minimum_filter
 from scipy.spatial import cKDTree
 
 from coam.geometry.alignment import align_poses
@@ -36,6 +37,7 @@ from coam.sfm.pipeline import run_sfm
 from coam.sfm.workspace import SfmOptions, load_model
 
 TOLERANCE = 0.01  # of the true depth
+EDGE = 2  # pixels around what is not sky, in which a point may be either
 SAMPLED = 40_000  # places of the true surface at which completeness is measured
 Array = npt.NDArray[Any]
 
@@ -89,6 +91,9 @@ def judge(yard: CourtyardSample, world: Array) -> tuple[Array, Array]:
         with np.errstate(invalid="ignore"):
             right[index] |= np.abs(off) <= TOLERANCE
             wrong[index] |= off < -TOLERANCE
+        sky = minimum_filter(np.isnan(yard.depth(name)), 2 * EDGE + 1)
+        x, y = np.rint(pixels[index]).astype(int).T
+        wrong[index] |= sky[y, x]
     return right & ~wrong, wrong
 
 

@@ -62,7 +62,7 @@ class AlignmentOptions:
     grow: int = 6  # pixels around known depth in which more may be found ...
     min_grown_likeness: float = 0.8  # ... where patches are as alike as this
     median: int = 5  # pixels, squared, over which a round's depth is smoothed
-    flat: float = 2.0  # grey levels of 255: patches that vary less say nothing
+    flat: float = 2.0  # grey levels of 255: patches that vary less (sky) say nothing, and have no depth
 
 
 def agreed_depth(pair_depths: Sequence[PairDepth], options: AgreementOptions) -> FloatArray:
@@ -126,7 +126,8 @@ def align_depth(
     """Inverse depth (h, w), 0 where unknown, moved to where the photos are most alike.
 
     grey (h, w) in [0, 255] of the view and of every source. What is known stays known; where photos do not
-    look alike (day and night) it stays as it is.
+    look alike (day and night) it stays as it is. What has no texture gets none: warps carry the sky along
+    with the roofs.
     """
     known = inverse_depth > 0
     if not known.any() or not sources:
@@ -156,7 +157,7 @@ def align_depth(
         moved = np.where(sure, current + shift * unit, current)
         current = np.maximum(_smoothed(moved, options.median), 1e-9)
     grown = (likeness >= options.min_grown_likeness) & (distance <= options.grow)
-    return np.where(known | grown, current, 0).astype(np.float32)
+    return np.where((known | grown) & ~patches.flat, current, 0).astype(np.float32)
 
 
 def _spread(
@@ -205,10 +206,11 @@ class _Patches:
 
     def __init__(self, grey: FloatArray, options: AlignmentOptions) -> None:
         self.side = (options.window, options.window)
-        self.flat = options.flat**2
+        self.least = options.flat**2
         self.grey = grey.astype(np.float32)
         self.mean = self.box(self.grey)
         self.variance = self.box(self.grey**2) - self.mean**2
+        self.flat = self.variance < self.least
 
     def box(self, values: FloatArray) -> FloatArray:
         return np.asarray(cv2.blur(values, self.side, borderType=cv2.BORDER_REFLECT_101))
@@ -219,8 +221,7 @@ class _Patches:
         variance = self.box(other**2) - mean**2
         covariance = self.box(self.grey * other) - self.mean * mean
         both = np.sqrt(np.maximum(self.variance * variance, 1e-6))
-        flat = (self.variance < self.flat) | (variance < self.flat)
-        return np.where(flat, -1.0, covariance / both).astype(np.float32)
+        return np.where(self.flat | (variance < self.least), -1.0, covariance / both).astype(np.float32)
 
 
 def _likeness(
