@@ -9,7 +9,8 @@ photos under their names, some of which may lie on their side; by default they a
 The model is moved onto the true cameras. Four photos have true depth. A point is judged in those of them
 that show the place without a depth edge within a pixel: it is right within 1 % of the true depth, wrong in
 front of that or of the sky; behind it is something the photo does not show. A point that is wrong for any
-photo is wrong. Completeness is the share of the true surface in these photos that has a point within 1 % of its depth.
+photo is wrong. Completeness is the share of the true surface in these photos that has a point within 1 % of
+its depth.
 """
 
 from __future__ import annotations
