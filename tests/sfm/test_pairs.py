@@ -58,14 +58,15 @@ def test_nearest_against_a_full_sort():
 
 
 def test_choice_follows_the_number_of_photos(tmp_path):
-    few, how = choose_pairs(["a", "b", "c"], tmp_path)
+    few, how = choose_pairs({name: tmp_path / name for name in "abc"})
     assert len(few) == 3
     assert how == "all pairs of 3 photos"
     names = [f"{i * 977:06d}.jpg" for i in range(50)]  # numbers of a photo site, not of a camera
+    photos = {name: tmp_path / name for name in names}
     with pytest.raises(ConfigError, match="give pairs with --pairs"):
-        choose_pairs(names, tmp_path)
+        choose_pairs(photos)
     vectors = {tmp_path / name: np.random.default_rng(i).normal(size=8) for i, name in enumerate(names)}
-    many, how = choose_pairs(names, tmp_path, vectors.__getitem__, count=4)
+    many, how = choose_pairs(photos, vectors.__getitem__, count=4)
     assert 100 <= len(many) <= 200
     assert how == "4 most similar photos each"
 

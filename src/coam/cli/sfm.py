@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -45,6 +45,9 @@ def sfm(
     neighbours: Annotated[
         int, typer.Option(min=1, help="Similar photos matched with each, by retrieval.")
     ] = 20,
+    orientation: Annotated[
+        str, typer.Option(help="auto (photos that lie on their side are found) or as-is.")
+    ] = "auto",
     reference: Annotated[
         Path | None,
         typer.Option(help="A COLMAP model whose poses and cameras are kept: only points are made."),
@@ -72,9 +75,25 @@ def sfm(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Match again what other weights or settings have matched.")
     ] = False,
-    dense: Annotated[
-        bool, typer.Option("--dense", help="Also compute dense points (needs a pycolmap with CUDA).")
+    dense: Annotated[bool, typer.Option("--dense", help="Also compute dense points: dense.ply.")] = False,
+    dense_by: Annotated[
+        str, typer.Option(help="With --dense: warps, or colmap (its stereo; a pycolmap with CUDA).")
+    ] = "warps",
+    until: Annotated[
+        str, typer.Option(help="Stop after: pairs, matches, verification, tracks or model.")
+    ] = "model",
+    georeference: Annotated[
+        bool,
+        typer.Option("--georeference", help="Metres, east, north and up, by GPS positions in the photos."),
     ] = False,
+    distances: Annotated[
+        Path | None,
+        typer.Option(help="Measured distances: lines PHOTO X Y LABEL, and A B METRES (labels or photos)."),
+    ] = None,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(help="nerfstudio: also write MODEL/nerfstudio (transforms.json, undistorted photos)."),
+    ] = None,
     hloc: Annotated[Path | None, typer.Option(help="Also write hloc's .h5 files and pairs.txt here.")] = None,
     allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
@@ -86,14 +105,16 @@ def sfm(
     from coam.images.video import FrameOptions
     from coam.sfm.cameras import CameraChoice, Sharing, read_intrinsics_list
     from coam.sfm.colmap_model import require_pycolmap
+    from coam.sfm.dense.colmap_stereo import require_dense_stereo
+    from coam.sfm.dense.dense_points import DenseMethod, add_dense_points
     from coam.sfm.interchange.hloc import database_to_hloc
+    from coam.sfm.interchange.nerfstudio import export_nerfstudio
     from coam.sfm.known_poses import triangulate_known_poses
-    from coam.sfm.mapping.model_files import add_dense_points, require_dense_stereo
     from coam.sfm.mapping.options import MapperName, MapperOptions
     from coam.sfm.model_folder import ModelFolder
     from coam.sfm.pairs import Pairing
-    from coam.sfm.pipeline import reconstruct
-    from coam.sfm.workspace import SfmOptions, Tracks, check_options, open_workspace
+    from coam.sfm.pipeline import Stage, reconstruct
+    from coam.sfm.workspace import Orientation, SfmOptions, Tracks, check_options, open_workspace
     from coam.store.atomic import check_folder
 
     require_pycolmap()
@@ -101,8 +122,15 @@ def sfm(
     check_choice("--mapper", mapper, get_args(MapperName))
     check_choice("--share-camera", share_camera, get_args(Sharing))
     check_choice("--pairing", pairing, get_args(Pairing))
-    if dense:
+    check_choice("--orientation", orientation, get_args(Orientation))
+    check_choice("--until", until, get_args(Stage))
+    for name in export or []:
+        check_choice("--export", name, ("nerfstudio",))
+    check_choice("--dense-by", dense_by, get_args(DenseMethod))
+    if dense and dense_by == "colmap":
         require_dense_stereo()
+    if reference is not None and until != "model":
+        raise ConfigError("--until is for models from photos alone; leave --reference or --until out")
     if reference is not None and cameras is not None:
         raise ConfigError("--reference has the cameras too; leave --cameras out")
     for folder in (output, hloc):
@@ -115,9 +143,12 @@ def sfm(
         pairing=pairing,  # type: ignore[arg-type]
         pairs_file=None if pairs is None else str(pairs),
         neighbours=neighbours,
+        orientation=orientation,  # type: ignore[arg-type]
         cameras=CameraChoice(camera_model, share_camera, given),  # type: ignore[arg-type]
         tracks=tracks,  # type: ignore[arg-type]
         mapper=MapperOptions(mapper=mapper, threads=mapper_threads),  # type: ignore[arg-type]
+        georeference=georeference,
+        distances=None if distances is None else str(distances),
         masks=None if masks is None else str(masks),
         workers=workers,
     )
@@ -135,17 +166,23 @@ def sfm(
         work = open_workspace(
             photos, output, load(), options, tell, not as_json, overwrite, reference, match_all
         )
-        summary = reconstruct(work) if reference is None else triangulate_known_poses(work)
+        stage = cast("Stage", until)
+        summary = triangulate_known_poses(work) if reference is not None else reconstruct(work, stage)
+        if dense and summary:
+            summary = add_dense_points(output, photos, work.matcher, dense_by, None, tell, not as_json)  # type: ignore[arg-type]
     except KeyboardInterrupt as error:
         from coam.cli import INTERRUPTED, fail
 
         fail("stopped; run the same line again to go on", INTERRUPTED, error)
-    if dense:
-        tell("computing dense points")
-        summary = add_dense_points(output, photos)
+    files = ModelFolder(output)
+    if hloc is not None and files.database.is_file():
+        database_to_hloc(files.database, hloc)
+    if not summary:
+        tell(f"stopped after {until}; run the same line without --until to go on")
+        return
     report(summary, output, as_json)
-    if hloc is not None:
-        database_to_hloc(ModelFolder(output).database, hloc)
+    if export:
+        tell(f"wrote {export_nerfstudio(files.model, photos, output / 'nerfstudio')}")
 
 
 def load_for_sfm(model: str | None, device: str, settings: Mapping[str, Any]) -> Any:

@@ -38,6 +38,7 @@ _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b
 _AVIF_BRANDS = (b"avif", b"avis")
 _SIXTEEN_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _ORIENTATION, _MAKE, _MODEL, _EXIF_IFD, _FOCAL_35MM = 0x0112, 0x010F, 0x0110, 0x8769, 0xA405
+_GPS_IFD = 0x8825
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class LoadedImage:
     name: str | None = None  # path or file name, where it has one
     focal35: float | None = None  # EXIF focal length in mm on 35 mm film; in pixels: focal35 / 36 * long side
     camera: str | None = None  # EXIF make and model
+    gps: tuple[float, float, float] | None = None  # EXIF latitude, longitude (degrees), altitude (m, or 0)
 
     @property
     def size(self) -> Size:
@@ -182,7 +184,8 @@ def _from_pil(image: Image.Image, name: str | None, label: str) -> LoadedImage:
         raise ImageError(f"{label}: is damaged ({reason}); copy or download it again") from error
     parts = [_exif_value(image, tag) for tag in (_MAKE, _MODEL)]
     words = [part.replace("\0", " ").strip() for part in parts if isinstance(part, str)]
-    return LoadedImage(rgb, name, _focal35(image), " ".join(word for word in words if word) or None)
+    camera = " ".join(word for word in words if word) or None
+    return LoadedImage(rgb, name, _focal35(image), camera, _gps(image))
 
 
 def _upright(rgb: RGB, tagged: Image.Image) -> RGB:
@@ -227,6 +230,28 @@ def _focal35(image: Image.Image) -> float | None:
     except (TypeError, ValueError, ZeroDivisionError):
         return None
     return focal if 0 < focal < 10_000 else None  # 0 means unknown
+
+
+def _gps(image: Image.Image) -> tuple[float, float, float] | None:
+    """Latitude, longitude and altitude; None where the first two are missing or impossible."""
+    try:
+        sides = {}
+        for tag, negative in ((2, "S"), (4, "W")):
+            degrees, minutes, seconds = (float(part) for part in _exif_value(image, tag, _GPS_IFD))
+            sign = (
+                -1.0 if str(_exif_value(image, tag - 1, _GPS_IFD)).strip("\0 ").upper() == negative else 1.0
+            )
+            sides[tag] = sign * (degrees + minutes / 60 + seconds / 3600)
+        latitude, longitude = sides[2], sides[4]
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    possible = abs(latitude) <= 90 and abs(longitude) <= 180 and (latitude, longitude) != (0.0, 0.0)
+    try:
+        below = _exif_value(image, 5, _GPS_IFD) in (1, b"\x01", "\x01")
+        altitude = float(_exif_value(image, 6, _GPS_IFD)) * (-1.0 if below else 1.0)
+    except (TypeError, ValueError, ZeroDivisionError):
+        altitude = 0.0
+    return (latitude, longitude, altitude if abs(altitude) < 1e5 else 0.0) if possible else None
 
 
 # ---- arrays

@@ -35,6 +35,7 @@ from coam.matcher.dense_warp import DEFAULT_WARP, WarpOptions, checked_map_size,
 from coam.matcher.explain import Explanation, attention_of_point, similarity_map
 from coam.matcher.rematch import RematchOptions, rematch
 from coam.matcher.tiles import MAX_MATCHES, choose_matches, match_tiles
+from coam.matcher.turns import TurnScout
 from coam.matcher.views import EncodedViews, View, ViewPair
 from coam.matching.dense import Candidates, matching_for
 from coam.matching.pair_score import coarse_evidence, overlap_probability
@@ -249,10 +250,19 @@ class Matcher:
     @torch.inference_mode()
     def global_descriptor(self, source: ImageLike | PreparedImage) -> FloatArray:
         """One unit vector per photo, from the encoder's two deepest levels, to propose pairs by cosine."""
-        levels = self.prepare(source).encoded.levels[-2:]
+        return self.descriptor_of(self.prepare(source).encoded)
+
+    @torch.inference_mode()
+    def descriptor_of(self, encoded: EncodedImage) -> FloatArray:
+        """`global_descriptor` of an encoded photo."""
+        levels = encoded.levels[-2:]
         pooled = [level.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)[0] for level in levels]
         vector = torch.cat([p / p.norm() for p in pooled])
         return as_array(vector / vector.norm())
+
+    def turn_scout(self) -> TurnScout:
+        """What tells which photos lie on their side."""
+        return TurnScout(self)
 
     def variant(self, **options: Unpack[MatcherOptions]) -> Matcher:
         """The same network with other settings (fields of `MatcherConfig`) and a cache of its own."""

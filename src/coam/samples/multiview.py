@@ -115,7 +115,7 @@ class CourtyardSample:
         depth too, hidden there.
         """
         points = np.asarray(points0, dtype=np.float64).reshape(-1, 2)
-        depth, known = _interpolated_depth(self.depth(name0), points)
+        depth, known = interpolated_depth(self.depth(name0), points)
         world = self.pose(name0).to_world(self.camera(name0).unproject(points, depth))
         local = self.pose(name1).to_camera(world)
         camera = self.camera(name1)
@@ -123,7 +123,7 @@ class CourtyardSample:
         x, y = points1[:, 0], points1[:, 1]
         valid = known & (x >= 0) & (y >= 0) & (x <= camera.width - 1) & (y <= camera.height - 1)
         if name1 in self.depth_names:
-            seen, certain = _interpolated_depth(self.depth(name1), points1)
+            seen, certain = interpolated_depth(self.depth(name1), points1)
             valid &= certain & (np.abs(seen - local[:, 2]) <= SAME_SURFACE * seen)
         return points1.astype(np.float32), valid
 
@@ -168,7 +168,7 @@ def _pose(words: list[str]) -> Pose:
     return Pose((w * w - v @ v) * np.eye(3) + 2 * np.outer(v, v) + 2 * w * cross_matrix(v), numbers[4:])
 
 
-def _interpolated_depth(
+def interpolated_depth(
     depth: FloatArray, points: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Depth (N,) between pixels and where it is certain; interpolates 1/depth, which is linear on a plane."""

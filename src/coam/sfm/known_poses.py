@@ -12,7 +12,14 @@ from coam.geometry.coordinates import to_colmap
 from coam.sfm.cameras import PhotoCameras
 from coam.sfm.colmap_model import model_poses, pipeline_options
 from coam.sfm.mapping.bundle_adjustment import triangulate_points
-from coam.sfm.pipeline import build_tracks, match_photos, propose_pairs, write_model_folder, write_summary
+from coam.sfm.pipeline import (
+    build_tracks,
+    match_photos,
+    propose_pairs,
+    stand_upright,
+    write_model_folder,
+    write_summary,
+)
 from coam.sfm.tracks.match_graph import Keypoints
 from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import verify_pairs_with_poses
@@ -34,6 +41,7 @@ def triangulate_known_poses(work: Workspace, pairs: Sequence[Pair] | None = None
 
 
 def _triangulate_known_poses(work: Workspace, pairs: Sequence[Pair] | None) -> dict[str, Any]:
+    work = stand_upright(work)
     pairs = propose_pairs(work, pairs)
     poses = model_poses(work.reference)
     with closing(match_photos(work, pairs)) as matched:

@@ -28,6 +28,10 @@ SUMMARY = {  # the shape of summary.json
     "seconds": float,
     "photos_folder": str,
     "key": str,
+    "turned": {str: int},
+    "world": dict,
+    "dense_key": str,
+    "dense_seconds": float,
     "files": {str: str},
 }
 _MATCHER = {"kind": str, "model": str, "weights": str, "settings": dict}
@@ -48,10 +52,14 @@ class ModelFolder:
         self.database = self.root / "database.db"  # the same for COLMAP
         self.sparse = self.root / "sparse"  # 0, 1, ...: models, largest first
         self.model = self.sparse / "0"  # the largest: binary, text/, points.ply (and dense.ply)
+        self.dense_points = self.model / "dense.ply"  # coloured, with normals; only where asked for
         self.page = self.root / "model.html"  # point cloud and cameras, for any browser
         self.summary = self.root / "summary.json"  # the figures, warnings and what was left out
+        self.world = self.root / "world.json"  # how the model became metres; only where asked for
         self.descriptors = self.root / "global_descriptors.npz"  # of the photos, for localization
-        self.dense = self.root / "dense"  # workspace of dense stereo, while it runs
+        self.orientation = self.root / "orientation"  # which way up photos are: what was compared
+        self.upright = self.orientation / "upright"  # copies of those that lie on their side
+        self.dense = self.root / "dense"  # warps and depth maps, while dense points are made
 
     def mapped(self, key: str) -> Path:
         """Mapped models before loop closure and bundle adjustment, while a run goes on."""

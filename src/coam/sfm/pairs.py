@@ -58,9 +58,9 @@ def sequential_pairs(names: Sequence[str], window: int = 5, jumps: bool = True) 
     )
 
 
-def global_descriptors(names: Sequence[str], root: Path, describe: GlobalDescriptor) -> Descriptors:
-    """Unit vectors (n, D) of the photos `names` below `root`."""
-    return unit_rows(np.stack([np.asarray(describe(root / name), np.float32).ravel() for name in names]))
+def global_descriptors(paths: Iterable[Path], describe: GlobalDescriptor) -> Descriptors:
+    """Unit vectors (n, D) of photo files."""
+    return unit_rows(np.stack([np.asarray(describe(path), np.float32).ravel() for path in paths]))
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Descriptors:
@@ -99,17 +99,17 @@ def retrieval_pairs(names: Sequence[str], descriptors: Descriptors, count: int =
 
 
 def choose_pairs(
-    names: Sequence[str],
-    root: Path,
+    photos: Mapping[str, Path],
     describe: GlobalDescriptor | None = None,
     pairing: Pairing = "auto",
     count: int = 20,
     reference: Any = None,
 ) -> tuple[list[Pair], str]:
-    """The pairs of the photos `names` below `root`, and one line that says how they were chosen.
+    """The pairs of photos (name -> file), and one line that says how they were chosen.
 
     count: others for each photo, where not all are taken. reference: a pycolmap reconstruction that has them.
     """
+    names = list(photos)
     if pairing == "exhaustive":
         return exhaustive_pairs(names), "all pairs"
     if pairing == "sequential":
@@ -123,7 +123,7 @@ def choose_pairs(
             f"{len(names)} photos are too many to match exhaustively and this matcher has no global "
             "descriptor; give pairs with --pairs, or use --pairing sequential or exhaustive"
         )
-    proposed = retrieval_pairs(names, global_descriptors(names, root, describe), count)
+    proposed = retrieval_pairs(names, global_descriptors(photos.values(), describe), count)
     how = f"{count} most similar photos each"
     if not is_one_shoot(names):
         return proposed, how

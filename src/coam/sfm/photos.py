@@ -26,6 +26,7 @@ class Photo:
     digest: str  # of the file's bytes: results are reused only while it stays the same
     focal35: float | None = None
     camera: str | None = None
+    gps: tuple[float, float, float] | None = None  # latitude, longitude (degrees), altitude (metres)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def read_photo(path: Path, name: str) -> Photo:
 
     image = load_image(path)
     digest = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
-    return Photo(name, path, image.size, digest, image.focal35, image.camera)
+    return Photo(name, path, image.size, digest, image.focal35, image.camera, image.gps)
 
 
 def require_enough_photos(folder: PhotoFolder, minimum: int = 2) -> None:

@@ -3,7 +3,7 @@
 `reconstruct` is a list of stages. Each is a function of its own: it takes the workspace and what stages
 before it gave, and leaves a file of the model folder (`model_folder.ModelFolder`) behind:
 
-    work = open_workspace("photos", "model", coam.load_matcher())
+    work = stand_upright(open_workspace("photos", "model", coam.load_matcher()))  # orientation/
     pairs = propose_pairs(work)                         # pairs.txt
     matched = match_photos(work, pairs)                 # matches.h5
     verified, cycles = verify_matches(work, matched)    # verified.h5
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coam.errors import DataError
 from coam.sfm.colmap_model import model_figures, model_poses, read_model
@@ -32,7 +32,9 @@ from coam.sfm.mapping.loop_closure import finish_model, remove_misplaced
 from coam.sfm.mapping.mapper import MapperInput, run_mapper
 from coam.sfm.mapping.model_checks import ConsistencyCheck, listed, model_warnings
 from coam.sfm.mapping.model_files import write_model_page, write_models
+from coam.sfm.mapping.world_scale import from_distances, from_gps, read_distances
 from coam.sfm.matching.match_pairs import match_pairs
+from coam.sfm.matching.orientation import TurnedBack, find_turns
 from coam.sfm.matching.stamps import recorded_text, recorded_values, text_digest
 from coam.sfm.pairs import choose_pairs, read_pairs, write_pairs
 from coam.sfm.settings import claim_folder, write_settings
@@ -51,10 +53,11 @@ from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import VerifiedMatches, verify_pairs
 from coam.sfm.workspace import Say, SfmOptions, Workspace, open_workspace
 from coam.store.atomic import atomic_folder, require_space
-from coam.store.documents import write_sealed_json
+from coam.store.documents import read_json, write_sealed_json
 from coam.store.journal import Pair, PairJournal
 from coam.store.lock import folder_lock
 
+Stage = Literal["pairs", "matches", "verification", "tracks", "model"]
 SPACE_FOR_MAPPING = 64 << 20  # bytes: a database and models of some hundred photos
 
 
@@ -72,17 +75,30 @@ def run_sfm(
     return reconstruct(open_workspace(photos, output, matcher, options, say))
 
 
-def reconstruct(work: Workspace) -> dict[str, Any]:
-    """Run all stages in a workspace; those whose results are there and up to date compute nothing."""
+def reconstruct(work: Workspace, until: Stage = "model") -> dict[str, Any]:
+    """Run all stages in a workspace; those whose results are there and up to date compute nothing.
+
+    until: the last one to run; where that is not the model there is no summary, and {} is given.
+    """
     with folder_lock(work.files.root):
-        return _reconstruct(work)
+        return _reconstruct(work, until)
 
 
-def _reconstruct(work: Workspace) -> dict[str, Any]:
+def _reconstruct(work: Workspace, until: Stage) -> dict[str, Any]:
+    work = stand_upright(work)
     pairs = propose_pairs(work)
+    if until == "pairs":
+        return {}
     with closing(match_photos(work, pairs)) as matched:
+        if until == "matches":
+            return {}
         work.say("matched; verifying pairs")
         verified, cycles = verify_matches(work, matched)
+        if until == "verification":
+            return {}
+        if until == "tracks":
+            build_tracks(work, verified)
+            return {}
         key = model_key(work.options, pairs, verified)
         finished = repair_model(work, verified, key)
         if finished is not None:
@@ -123,6 +139,26 @@ def repair_model(work: Workspace, verified: VerifiedMatches, key: str) -> dict[s
     return summary
 
 
+def stand_upright(work: Workspace) -> Workspace:
+    """The workspace, in which photos that lie on their side are known and matched as upright copies.
+
+    Matchers that cannot compare turned photos, and `orientation="as-is"`, leave all as they are.
+    """
+    if work.options.orientation == "as-is" or not hasattr(work.matcher, "turn_scout"):
+        return work
+    turns = find_turns(
+        work.matcher.turn_scout(),
+        work.matcher,
+        work.photos,
+        work.files.orientation,
+        show_progress=work.show_progress,
+    )
+    if turns:
+        named = [f"{name} ({90 * turn} degrees)" for name, turn in sorted(turns.items())]
+        work.say(f"lie on their side, matched upright: {listed(named, 8)}")
+    return replace(work, turns=turns)
+
+
 def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[Pair]:
     """Choose the pairs to match, and write them down. given: instead of those that the options propose.
 
@@ -135,9 +171,8 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
         pairs, how = read_pairs(options.pairs_file, names), f"from {options.pairs_file}"
     else:
         describe = getattr(work.matcher, "global_descriptor", None)
-        pairs, how = choose_pairs(
-            names, work.photos.root, describe, options.pairing, options.neighbours, work.reference
-        )
+        paths = {photo.name: photo.path for photo in work.upright.photos}
+        pairs, how = choose_pairs(paths, describe, options.pairing, options.neighbours, work.reference)
     known = set(names)
     pairs = [pair for pair in pairs if known.issuperset(pair)]
     if not pairs and work.reference is not None:
@@ -152,11 +187,14 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
 def match_photos(work: Workspace, pairs: Sequence[Pair]) -> PairJournal:
     """Match the pairs that are not matched yet; gives the journal of all of them, to be closed."""
     if work.match_all is not None:
-        journal = work.match_all(work.photos, pairs, work.files.matches)
+        journal = work.match_all(work.upright, pairs, work.files.matches)
     else:
-        journal = match_pairs(work.matcher, work.photos, pairs, work.files.matches, work.show_progress)
+        journal = match_pairs(work.matcher, work.upright, pairs, work.files.matches, work.show_progress)
     if journal.damaged:
         work.say(f"damaged in {work.files.matches}, matched again: {counted(journal.damaged, 'record')}")
+    if work.turns:
+        journal.close()
+        return TurnedBack(work.files.matches, work.turns)
     return journal
 
 
@@ -221,9 +259,37 @@ def map_photos(work: Workspace, verified: VerifiedMatches, graph: MatchGraph, ke
             _map_into(temporary, few, work, verified, graph)
     places = sorted(mapped.iterdir(), key=lambda path: int(path.name))
     models = [finish_model(read_model(place), given) for place in places]
+    place_in_world(work, models)
     write_model_folder(work, models, graph)
     shutil.rmtree(mapped, ignore_errors=True)
     return models
+
+
+def place_in_world(work: Workspace, models: Sequence[Any]) -> None:
+    """Give models metres, by GPS or measured distances as the options say; world.json says how.
+
+    A model for which that does not do stays as it is, and a line says why.
+    """
+    options = work.options
+    report: dict[str, Any] = {}
+    for index, model in enumerate(models):
+        try:
+            if options.georeference:
+                places = {photo.name: photo.gps for photo in work.photos.photos if photo.gps is not None}
+                world = from_gps(model, places)
+            elif options.distances is not None:
+                world = from_distances(model, read_distances(options.distances))
+            else:
+                break
+        except DataError as error:
+            work.say(f"model {index} stays without a scale: {error}")
+            continue
+        world.apply(model)
+        report[str(index)] = world.report
+    if report:
+        write_sealed_json(work.files.world, report)
+    else:
+        work.files.world.unlink(missing_ok=True)
 
 
 def _map_into(
@@ -297,6 +363,8 @@ def write_summary(
         "registered": registered,
         "not_registered": missing,
         "left_out": list(photos.left_out),
+        "turned": dict(work.turns),
+        "world": _world_report(work),
         "warnings": warnings,
         "options": recorded_values(options),
         "seconds": round(time.monotonic() - work.began, 1),
@@ -306,6 +374,11 @@ def write_summary(
     }
     write_sealed_json(work.files.summary, summary)
     return summary
+
+
+def _world_report(work: Workspace) -> dict[str, Any]:
+    """The content of world.json; empty where no model has a scale."""
+    return dict(read_json(work.files.world, dict)) if work.files.world.is_file() else {}
 
 
 def counted(number: int, noun: str) -> str:
@@ -329,9 +402,8 @@ def lines_about_missing(missing: Sequence[str], accepted: Iterable[Pair]) -> lis
     lines = []
     if alone:
         lines.append(
-            f"not in the model, because no pair with them was verified: {listed(alone, 8)}; photos are "
-            "compared upright, so turn those that lie on their side, and take some between views that are "
-            "far apart"
+            f"not in the model, because no pair with them was verified: {listed(alone, 8)}; "
+            "take some between views that are far apart"
         )
     if unplaced:
         lines.append(

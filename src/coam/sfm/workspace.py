@@ -15,7 +15,9 @@ from coam.errors import ConfigError, DataError
 from coam.sfm.cameras import CameraChoice, PhotoCameras, camera_for_photo, make_cameras
 from coam.sfm.colmap_model import read_model, registered_images
 from coam.sfm.mapping.options import MapperOptions
+from coam.sfm.mapping.world_scale import read_distances
 from coam.sfm.matching.match_pairs import without_rematching
+from coam.sfm.matching.orientation import upright_folder
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import Pairing, read_pairs
 from coam.sfm.photos import (
@@ -40,6 +42,7 @@ Say = Callable[[str], None]
 # (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
 MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
 Tracks = Literal["quantised", "merged", "refined"]
+Orientation = Literal["auto", "as-is"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class SfmOptions:
     pairing: Pairing = "auto"  # "model" and "poses" take pairs from a model with known poses
     pairs_file: str | None = None  # two names per line; replaces pairing
     neighbours: int = 20  # retrieval: similar photos matched with each photo
+    orientation: Orientation = "auto"  # photos that lie on their side are found, and matched upright
     cameras: CameraChoice = field(default_factory=CameraChoice)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     focal: FocalOptions = field(default_factory=FocalOptions)
@@ -59,6 +63,8 @@ class SfmOptions:
     align: TrackAlignOptions = field(default_factory=TrackAlignOptions)
     merge: MergeOptions = field(default_factory=MergeOptions)
     mapper: MapperOptions = field(default_factory=MapperOptions)
+    georeference: bool = False  # the model in metres, east, north and up, by the photos' GPS positions
+    distances: str | None = None  # file of measured distances that give the model its scale
     masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used
     workers: int = 1  # threads of verification
 
@@ -82,7 +88,15 @@ class Workspace:
     say: Say = lambda line: None
     show_progress: bool = False
     match_all: MatchAll | None = None  # takes over the matching, see `matching.workers`
+    turns: Mapping[str, int] = field(
+        default_factory=dict
+    )  # quarters by which photos are turned to be matched
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def upright(self) -> PhotoFolder:
+        """The photos as they are matched: those that lie on their side as upright copies."""
+        return upright_folder(self.photos, self.turns, self.files.upright) if self.turns else self.photos
 
 
 def open_workspace(
@@ -118,7 +132,7 @@ def open_workspace(
         cameras = _cameras_of_model(known, folder)
     masks = read_masks(folder, options.masks)
     return Workspace(
-        files, folder, cameras, masks, matcher, options, known, say, show_progress, match_all, began
+        files, folder, cameras, masks, matcher, options, known, say, show_progress, match_all, began=began
     )
 
 
@@ -133,6 +147,10 @@ def check_options(options: SfmOptions, reference: str | Path | None = None) -> N
     camera_for_photo(Photo("any", Path(), (640, 480), ""), options.cameras.model)
     if options.pairs_file is not None:
         read_pairs(options.pairs_file)
+    if options.georeference and options.distances is not None:
+        raise ConfigError("--georeference and --distances both give the model its scale; choose one")
+    if options.distances is not None:
+        read_distances(options.distances)
     if options.masks is not None and not Path(options.masks).is_dir():
         raise DataError(f"{options.masks}: no such folder; give one with a NAME.png for each photo to mask")
 

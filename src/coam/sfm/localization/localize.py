@@ -20,6 +20,7 @@ from coam.sfm.colmap_model import registered_images
 from coam.sfm.interchange.hloc import HlocQuery, write_queries
 from coam.sfm.localization.absolute_pose import Floats, Lifted, LocalizeOptions, Location, solve_location
 from coam.sfm.matching.match_pairs import without_rematching
+from coam.sfm.matching.orientation import turn_first_photo, upright_photo
 from coam.sfm.matching.stamps import matcher_key
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, global_descriptors, nearest, unit_rows
@@ -48,9 +49,17 @@ class Localizer:
                 f"{self.root}: lacks {missing[0]} and {len(missing) - 1} more photos of the model; "
                 "say where they are with --photos"
             )
+        turned = (self.files.read_summary() or {}).get("turned", {})
+        self._turns = {name: turned.get(name, 0) for name in self.names}
+        self._paths = {name: self._upright(name) for name in self.names}
         self._number = {name: index for index, name in enumerate(self.keypoints.names)}
         self._lift = {name: _point_of_keypoint(self.model, registered[name]) for name in self.names}
         self._descriptors: npt.NDArray[np.float32] | None = None
+
+    def _upright(self, name: str) -> Path:
+        """The file in which a photo of the model stands upright, as it was matched for the model."""
+        path, turn = self.root / name, self._turns[name]
+        return upright_photo(read_photo(path, name), turn, self.files.upright).path if turn else path
 
     def retrieve(self, query: Any, count: int) -> list[str]:
         """The `count` photos of the model most similar to a query, best first; all of a small model."""
@@ -77,7 +86,7 @@ class Localizer:
                 if str(saved["key"]) == key and len(saved["vectors"]) == len(self.names):
                     self._descriptors = saved["vectors"]
                     return self._descriptors
-            vectors = global_descriptors(self.names, self.root, describe)
+            vectors = global_descriptors(self._paths.values(), describe)
             with atomic_write(store) as temporary, open(temporary, "wb") as out:
                 np.savez(out, vectors=vectors, key=np.array(key))
             self._descriptors = vectors
@@ -87,8 +96,9 @@ class Localizer:
         """2D-3D matches: the photos `names` are matched against the query, grid positions have 3D points."""
         nothing = np.zeros(0, np.int64)
         parts: list[tuple[Any, ...]] = [(np.zeros((0, 2)), np.zeros((0, 3)), nothing, nothing)]
-        results = self.matcher.match_many([(self.root / name, query) for name in names])
-        for name, matches in zip(names, results, strict=True):
+        results = self.matcher.match_many([(self._paths[name], query) for name in names])
+        for name, upright in zip(names, results, strict=True):
+            matches = turn_first_photo(upright, -self._turns[name])
             number, known = self._number[name], self._lift[name]
             points2d, keypoint = lift_matches(matches, self.keypoints, number, known)
             source = np.full(len(keypoint), number, np.int64)

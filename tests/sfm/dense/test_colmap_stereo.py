@@ -1,4 +1,4 @@
-"""Dense points: what surrounds COLMAP's stereo, which needs CUDA."""
+"""What surrounds COLMAP's stereo, which needs CUDA; photos without distortion, upright."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from PIL import Image
 from coam.cli import build_app
 from coam.errors import ConfigError
 from coam.images import load_image
-from coam.sfm.mapping.model_files import add_dense_points, prepare_workspace
+from coam.sfm.dense.dense_points import add_dense_points
+from coam.sfm.dense.undistorted import undistort_photos
 
 pycolmap = pytest.importorskip("pycolmap")
 without_cuda = pytest.mark.skipif(pycolmap.has_cuda, reason="this pycolmap computes dense points")
@@ -22,18 +23,19 @@ without_cuda = pytest.mark.skipif(pycolmap.has_cuda, reason="this pycolmap compu
 def test_without_cuda_one_line_before_any_work(photos, tmp_path):
     from typer.testing import CliRunner
 
-    result = CliRunner().invoke(build_app(), ["sfm", str(photos), "-o", str(tmp_path / "m"), "--dense"])
+    line = ["sfm", str(photos), "-o", str(tmp_path / "m"), "--dense", "--dense-by", "colmap"]
+    result = CliRunner().invoke(build_app(), line)
     assert result.exit_code == 2
     line = result.stderr.strip().splitlines()[-1]
-    assert "--dense needs a pycolmap with CUDA, and this one has none; install pycolmap-cuda12" in line
+    assert "--dense-by colmap needs a pycolmap with CUDA, and this one has none" in line
     assert not (tmp_path / "m").exists()
 
 
 @without_cuda
 def test_a_finished_model_is_left_as_it_is(built, photos):
     before = (built[0] / "summary.json").read_bytes()
-    with pytest.raises(ConfigError, match="--dense needs a pycolmap with CUDA"):
-        add_dense_points(built[0], photos)
+    with pytest.raises(ConfigError, match="--dense-by colmap needs a pycolmap with CUDA"):
+        add_dense_points(built[0], photos, None, "colmap")
     assert (built[0] / "summary.json").read_bytes() == before
     assert json.loads(before)["dense_points"] == "not computed"
 
@@ -45,7 +47,7 @@ def test_photos_are_undistorted_upright(built, photos, tmp_path):
     exif[0x0112] = 6  # to be turned clockwise by 90 degrees
     with Image.open(folder / "view00.png") as upright:
         upright.transpose(Image.Transpose.ROTATE_90).save(folder / "view00.png", exif=exif)
-    workspace = prepare_workspace(built[0] / "sparse" / "0", folder, tmp_path / "dense")
+    workspace = undistort_photos(built[0] / "sparse" / "0", folder, tmp_path / "dense")
     written = sorted(path.name for path in (workspace / "images").iterdir())
     assert written == ["view00.png", "view01.png", "view03.png", "view04.png", "view06.png"]
     assert not (workspace / "upright").exists()
