@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 POSITIONS = 128 * 128
 LOGIT_SCALE = 40.0  # of the dual softmax
 KEYPOINTS = 2048  # of the peers; as many as we keep matches
-SIZES = (256, 384, 512, 768, 1024)
+SIZES = (256, 384, 512, 768, 1024, 2048)
 GRIDS = (64, 128, 192)
 Options = argparse.Namespace
 

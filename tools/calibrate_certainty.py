@@ -117,8 +117,9 @@ def smooth_part(residual: Array, visible: Array) -> Array:
 
 
 def flows(matcher: Matcher, a: PreparedImage, b: PreparedImage) -> tuple[DenseFlow, DenseFlow]:
-    """The flow of two photos both ways."""
-    return find_flow_both_ways(*matcher.describe(a, b), matcher.matching.logit_scale)
+    """The flow of two photos both ways, as in `Matcher.warp`."""
+    photos = a.resized.tensor, b.resized.tensor
+    return find_flow_both_ways(*matcher.describe(a, b), matcher.matching.logit_scale, photos=photos)
 
 
 def drawn(flow: DenseFlow, back: DenseFlow, label: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from torch import Tensor
 import coam
 from coam import samples
 from coam.matching.dense import DenseMatching, GuidedMatching, matching_for
-from coam.matching.guided import GuideOptions, can_guide, candidate_cells, guided_dual_softmax
+from coam.matching.guided import GuideOptions, can_guide, candidates, guided_choices, guided_dual_softmax
 from coam.matching.mutual import dual_softmax_nearest
 from coam.matching.settings import MatcherConfig
 from coam.models.outputs import DenseDescriptors
@@ -49,22 +49,55 @@ def test_with_all_cells_it_is_the_exact_search(size0: tuple[int, int], size1: tu
 
 
 def test_candidates_by_hand() -> None:
-    """On a map of 4 x 6 cells each cell is most like itself: candidates are itself and its neighbours."""
+    """Each cell of 4 x 6 is most like itself: a block's candidates are its cells and those around."""
     cells = one_hot_cells(4, 6)
-    near = candidate_cells(cells, cells, GuideOptions(cells=1, reach=1)).view(4, 6, 4, 6)
-    assert near.sum() == sum(rows * columns for rows in (2, 3, 3, 2) for columns in (2, 3, 3, 3, 3, 2))
-    for row, column, other_row, other_column in ((0, 0, 1, 1), (3, 5, 2, 4), (1, 2, 0, 3)):
-        assert near[row, column, other_row, other_column]
-    for row, column, other_row, other_column in ((0, 0, 2, 0), (0, 5, 1, 0), (1, 1, 1, 3)):
-        assert not near[row, column, other_row, other_column]
+    near, back = candidates(cells, cells, GuideOptions(cells=1, reach=1))
+    assert torch.equal(near, back)
+    corner, middle = near.view(2, 3, 4, 6)[0, 0], near.view(2, 3, 4, 6)[1, 1]
+    expected_corner, expected_middle = torch.zeros(2, 4, 6, dtype=torch.bool)
+    expected_corner[:3, :3] = True
+    expected_middle[1:, 1:5] = True
+    assert torch.equal(corner, expected_corner)
+    assert torch.equal(middle, expected_middle)
 
 
 def test_both_photos_name_candidates() -> None:
-    """Both cells of photo 0 like the first of photo 1 best; its second one likes the second of photo 0."""
-    coarse0 = torch.tensor([[1.0, 0.8], [0.0, 0.6]]).view(2, 1, 2)
-    coarse1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).view(2, 1, 2)
-    near = candidate_cells(coarse0, coarse1, GuideOptions(cells=1, reach=0))
-    assert near.tolist() == [[True, False], [True, True]]
+    """All of photo 0 likes the first cell of photo 1 best; photo 1's last cell likes photo 0's last one."""
+    coarse0, coarse1 = torch.zeros(2, 5, 2, 4)
+    coarse0[0] = 1.0
+    coarse0[1, 1, 3] = 0.1
+    coarse1[2] = 1.0
+    coarse1[2, 0, 0] = 0.0
+    coarse1[0, 0, 0] = 1.0
+    coarse1[2, 1, 3] = 0.0
+    coarse1[1, 1, 3] = 1.0
+    near, back = candidates(coarse0, coarse1, GuideOptions(cells=1, reach=0))
+    assert near[:, 0].all()  # named by photo 0
+    assert near[1, 7]  # named by photo 1
+    assert not near[0, 7]
+    assert back[0].all()
+    assert back[1, 7]
+
+
+def test_candidates_do_not_depend_on_how_many_are_sought_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    coarse = unit_maps(8, 12, 6), unit_maps(8, 4, 10, seed=1)
+    whole = candidates(*coarse, GuideOptions(cells=2, reach=1))
+    monkeypatch.setattr("coam.matching.guided._CELLS_AT_ONCE", 1)
+    for found, expected in zip(candidates(*coarse, GuideOptions(cells=2, reach=1)), whole, strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_positions_that_are_in_no_match_have_a_choice_too() -> None:
+    """With all cells as candidates it is the most similar position; without any likeness there is none."""
+    maps = unit_maps(16, 8, 8), unit_maps(16, 8, 12, seed=1)
+    maps[0][:, 0, 0] = 0
+    coarse = unit_maps(8, 4, 4), unit_maps(8, 4, 6, seed=1)
+    found = guided_choices(*maps, *coarse, SCALE, EVERYTHING)
+    similarity = rows_of(maps[0]) @ rows_of(maps[1]).t()
+    assert found.best0[0] == -1
+    assert torch.equal(found.best0[1:], similarity.argmax(dim=1)[1:])
+    assert torch.equal(found.best1, similarity.argmax(dim=0))
+    assert torch.allclose(found.similarity1, similarity.amax(dim=0), atol=1e-6)
 
 
 def test_a_match_outside_the_candidates_is_not_found() -> None:

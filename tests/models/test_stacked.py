@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from coam import samples
 from coam.geometry.coordinates import cell_centres
@@ -132,6 +133,38 @@ def test_padding_cannot_be_attended_to(net: StackedCDUNet) -> None:
         levels[3][..., :rows, :2] = b.levels[3][..., :rows, :2]
         after = net.decode(a, replace(b, levels=tuple(levels)))[0]
         assert (furthest(before, after) == 0.0) == unchanged
+
+
+def test_large_images_meet_at_a_smaller_size_and_are_described_at_their_own() -> None:
+    free, bound = small_stacked(meeting_side=10_000), small_stacked(meeting_side=64)
+    bound.load_state_dict(free.state_dict())
+    small, large = picture(64, 48), picture(200, 130, seed=1)
+    assert all(map(torch.equal, free.encode(small).levels, bound.encode(small).levels))
+    levels, whole = bound.encode(large).levels, free.encode(large).levels
+    assert all(map(torch.equal, levels[:3], whole[:3]))
+    # Padded to 224 x 160: the long side becomes 64, the other one the nearest multiple of 32.
+    assert [tuple(level.shape[-2:]) for level in levels[3:]] == [(4, 2), (2, 1)]
+    for one, two in ((small, large), (large, large)):
+        found = bound.decode(bound.encode(one), bound.encode(two))
+        expected = free.decode(free.encode(one), free.encode(two))
+        for mine, usual in zip(found, expected, strict=True):
+            assert all(getattr(mine, name).shape == getattr(usual, name).shape for name in MAPS)
+
+
+def test_a_large_image_meets_as_its_smaller_copy_does() -> None:
+    net = small_stacked(meeting_side=96)
+    large, other = picture(192, 192), picture(96, 96, seed=1)
+    copy = F.interpolate(large, (96, 96), mode="bilinear", antialias=True, align_corners=False)
+    enlarged, own, theirs = net.encode(large), net.encode(copy), net.encode(other)
+    conditioned, same = (net.condition([e, theirs])[0] for e in (own, enlarged))
+    assert same.shape[-2:] == (12, 12)
+    expected = F.interpolate(conditioned, (12, 12), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(same, expected)
+    attention = net.attention_maps(enlarged, theirs)
+    assert {stride: tuple(a.shape[1:]) for stride, a in attention.items()} == {
+        32: (3, 3, 3, 3),
+        16: (6, 6, 6, 6),
+    }
 
 
 def test_temperature_starts_as_configured_and_is_bounded() -> None:

@@ -21,7 +21,10 @@ RunGraph = Callable[[dict[str, npt.NDArray[Any]]], list[npt.NDArray[Any]]]  # ou
 
 
 class ExportedNetwork(FoldedNetwork):
-    """Graphs where they apply, torch elsewhere: images whose sides are no multiples of 32, attention maps."""
+    """Graphs where they apply, torch elsewhere.
+
+    Elsewhere: attention maps, images whose sides are no multiples of 32, and those that meet at another size.
+    """
 
     def __init__(self, model: DescriptorNetwork, load: Callable[[bytes], RunGraph]) -> None:
         super().__init__(model, torch.device("cpu"), torch.float32)
@@ -32,19 +35,23 @@ class ExportedNetwork(FoldedNetwork):
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
         size = (image.shape[-2], image.shape[-1])
-        if not _fits(size):
+        if not self._fits(size):
             return super().encode(image)
         levels = _run(self._encode_graph, {IMAGE_NAME: image.float().cpu()})
         return EncodedImage(tuple(levels), size)
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
-        if not (_fits(a.size) and _fits(b.size)):
+        if not (self._fits(a.size) and self._fits(b.size)):
             return super().decode(a, b)
         levels = dict(zip(level_names(len(a.levels)), [*a.levels, *b.levels], strict=True))
         parts = _run(self._decode_graph, {name: levels[name] for name in self._decode_inputs})
         half = len(parts) // 2
         return self._dense(parts[:half], a), self._dense(parts[half:], b)
+
+    def _fits(self, size: tuple[int, int]) -> bool:
+        largest = self.model.capabilities.meeting_side
+        return all(side % MULTIPLE == 0 for side in size) and (largest is None or max(size) <= largest)
 
 
 def load_onnxruntime(graph: bytes) -> RunGraph:
@@ -70,10 +77,6 @@ def load_openvino(graph: bytes) -> RunGraph:
         return [np.array(results[output]) for output in request.model_outputs]  # the next call writes there
 
     return run
-
-
-def _fits(size: tuple[int, int]) -> bool:
-    return all(side % MULTIPLE == 0 for side in size)
 
 
 def _run(graph: RunGraph, inputs: dict[str, Tensor]) -> list[Tensor]:

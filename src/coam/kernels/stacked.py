@@ -27,7 +27,7 @@ from coam.kernels.linear import (
 from coam.models.decoder import Distinctiveness, MergeBlock
 from coam.models.encoders.efficientnet import EfficientNetEncoder
 from coam.models.outputs import DenseDescriptors, EncodedImage, group_images, split_group
-from coam.models.padding import crop_cells, pad_image
+from coam.models.padding import crop_cells
 from coam.models.stacked import STRIDE, StackedCDUNet
 
 
@@ -66,7 +66,7 @@ class FusedStacked:
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size, type and strides."""
-        pyramid = self._encoder(pad_image(image))
+        pyramid = self.model.pyramid(self._encoder, image)
         levels = [on_pixels(pixels_of(p), layer) for p, layer in zip(pyramid, self._laterals, strict=True)]
         return EncodedImage(tuple(map_of(level) for level in levels), (image.shape[-2], image.shape[-1]))
 

@@ -54,9 +54,10 @@ def find_warp(
     dense1: DenseDescriptors,
     logit_scale: float,
     options: WarpOptions = DEFAULT_WARP,
+    photos: tuple[Tensor, Tensor] | None = None,
 ) -> DenseWarp:
-    """The dense warp of a pair from its descriptors, at the network's resolution."""
-    forward, backward = find_flow_both_ways(dense0, dense1, logit_scale, options.flow)
+    """The dense warp of a pair, at the network's resolution; `photos` as in `find_flow_both_ways`."""
+    forward, backward = find_flow_both_ways(dense0, dense1, logit_scale, options.flow, photos)
     certainty0 = certainty_of(forward, backward, options.certainty)
     certainty1 = certainty_of(backward, forward, options.certainty)
     shared = options.shared_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from coam.matching.grid import sample_map
 from coam.models.network import Network
 from coam.models.outputs import DenseDescriptors, EncodedImage
+from coam.models.padding import MULTIPLE
 from coam.tensors import as_array
 from coam.types import FloatArray
 
@@ -58,7 +60,9 @@ def attention_of_point(
     """Attention of the cell that holds `point` (2,), resized pixels, over photo 1, by level."""
     maps = {}
     for stride, attention in network.attention_maps(a, b).items():
-        column = min(int((float(point[0]) + 0.5) / stride), attention.shape[2] - 1)
-        row = min(int((float(point[1]) + 0.5) / stride), attention.shape[1] - 1)
+        rows, columns = attention.shape[1:3]  # of the padded image, whatever the size at which images meet
+        (height, width) = (math.ceil(side / MULTIPLE) * MULTIPLE for side in a.size)
+        column = min(int((float(point[0]) + 0.5) * columns / width), columns - 1)
+        row = min(int((float(point[1]) + 0.5) * rows / height), rows - 1)
         maps[f"stride {stride}"] = as_array(attention[0, row, column])
     return maps

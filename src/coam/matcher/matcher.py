@@ -158,7 +158,9 @@ class Matcher:
         a, b = self._prepare_both(image0, image1)
         a, b = _with_mask(a, mask0, "mask0"), _with_mask(b, mask1, "mask1")
         sizes = [checked_map_size(each.image.size, size, self.config.resolution) for each in (a, b)]
-        found = find_warp(*self.network.decode(a.encoded, b.encoded), self.matching.logit_scale, options)
+        shown = a.resized.tensor.to(self.device), b.resized.tensor.to(self.device)
+        dense = self.network.decode(a.encoded, b.encoded)
+        found = find_warp(*dense, self.matching.logit_scale, options, shown)
         overlap = overlap_probability(found.forward.statistics(), self.file.card.get("pair_score"))
         warp = Warp(
             warp_field(found.forward, found.certainty0, a, b, sizes[0]),

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coam.matching.guided import guided_choices
 from coam.matching.mutual import MutualMatches, dual_softmax_nearest, nearest
+from coam.models.outputs import DenseDescriptors
 
 LEAST_DISTINCTIVE = 0.02  # cells below it are in no mutual match, as in `MatcherConfig`
 LEAST_CELLS = 64  # unless fewer cells than this would be left
@@ -69,6 +71,36 @@ def match_cells_both_ways(
     mutual = _mutual(cells0[0], cells1[0], logit_scale)
     swapped = MutualMatches(mutual.index1, mutual.index0, mutual.similarity, mutual.probability)
     return _completed(cells0[0], cells1[0], mutual), _completed(cells1[0], cells0[0], swapped)
+
+
+def match_cells_guided(
+    dense0: DenseDescriptors, dense1: DenseDescriptors, cells0: Cells, cells1: Cells, logit_scale: float
+) -> tuple[MatchedCells, MatchedCells]:
+    """`match_cells_both_ways` of one pair, compared only where coarse descriptors allow a match.
+
+    The cells are those of the descriptor maps. Softmax sums are over the candidates, cells of low score among
+    them.
+    """
+    assert dense0.coarse is not None
+    assert dense1.coarse is not None
+    found = guided_choices(
+        dense0.descriptors[0], dense1.descriptors[0], dense0.coarse[0], dense1.coarse[0], logit_scale
+    )
+    mutual = found.mutual
+    assert mutual.probability is not None
+    both = cells0.compared[0][mutual.index0] & cells1.compared[0][mutual.index1]
+    index0, index1, probability = mutual.index0[both], mutual.index1[both], mutual.probability[both]
+    distinctive = cells0.score[0][index0] * cells1.score[0][index1]
+    ways = ((found.best0, found.similarity0, index0), (found.best1, found.similarity1, index1))
+    return tuple(  # type: ignore[return-value]
+        MatchedCells(
+            best.clamp(min=0)[None],
+            similarity[None],
+            torch.zeros_like(similarity).index_put((index,), probability)[None],
+            torch.zeros_like(similarity).index_put((index,), distinctive)[None],
+        )
+        for best, similarity, index in ways
+    )
 
 
 def _mutual(cells0: Cells, cells1: Cells, logit_scale: float) -> MutualMatches:

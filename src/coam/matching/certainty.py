@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coam.matching.flow import DenseFlow, round_trip
+from coam.matching.propagation import mean_around
 
 FEATURES = (
     "return",  # minus the logarithm of how far the round trip misses (pixels)
@@ -61,20 +62,15 @@ def certainty_features(
     evidence = F.interpolate(flow.evidence, size=missed.shape[-2:], mode="bilinear", align_corners=False)
     _, distinctiveness, probability, _ = evidence.unsqueeze(2).unbind(dim=1)
     shift = (flow.points - flow.own).permute(0, 3, 1, 2)
-    apart = (shift - _mean_around(shift, options.smoothness_side)).norm(dim=1, keepdim=True)
+    apart = (shift - mean_around(shift, options.smoothness_side)).norm(dim=1, keepdim=True)
     likeness = -torch.log(flow.difference.unsqueeze(1) + DIFFERENCE_FLOOR)
     sure = probability**2
     usual = (likeness * sure).sum(dim=(2, 3), keepdim=True) / sure.sum(dim=(2, 3), keepdim=True).clamp(1e-6)
     parts = [
         -torch.log(missed + FLOOR),
-        _mean_around(returned, options.agreement_side),
+        mean_around(returned, options.agreement_side),
         distinctiveness,
-        -torch.log(_mean_around(apart, options.near_side) + FLOOR),
-        _mean_around(likeness, options.near_side) - usual,
+        -torch.log(mean_around(apart, options.near_side) + FLOOR),
+        mean_around(likeness, options.near_side) - usual,
     ]
     return torch.cat(parts, dim=1)
-
-
-def _mean_around(values: Tensor, side: int) -> Tensor:
-    """Mean (B, C, h, w) over side x side cells; beyond the border there are none."""
-    return F.avg_pool2d(values, side, stride=1, padding=side // 2, count_include_pad=False)

@@ -16,10 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres, resize_points, to_unit
-from coam.matching.cells import Cells, MatchedCells, match_cells, match_cells_both_ways
+from coam.matching.cells import Cells, MatchedCells, match_cells, match_cells_both_ways, match_cells_guided
 from coam.matching.grid import sample_map
+from coam.matching.guided import LARGEST_LOGIT_SCALE, can_guide
 from coam.matching.pair_score import pair_statistics
+from coam.matching.propagation import DEFAULT_PROPAGATION, Likeness, PropagationOptions, propagate
 from coam.matching.refine import seek
+from coam.matching.settings import Search
 from coam.models.outputs import DenseDescriptors
 
 CELL = 4  # pixels: descriptors are compared at most this densely
@@ -30,10 +33,14 @@ EVIDENCE = ("similarity", "distinctiveness", "probability", "coherence")
 class FlowOptions:
     """How single matches become a smooth flow."""
 
+    # "guided": cells are compared where coarse descriptors allow a match, as in `MatcherConfig`; where that
+    # does not apply (a batch, CUDA, other descriptor maps) and for "exact": all with all
+    search: Search = "guided"
     fine_radius: int = 2  # cells of the fine map around a match in which it is sought
     neighbours: int = 5  # cells, squared, whose median shift is proposed to the one in their middle
     margin: float = 0.12  # of cosine similarity, that a match needs over the place its neighbours propose
     votes: int = 2  # how often neighbours are asked
+    propagation: PropagationOptions | None = DEFAULT_PROPAGATION  # where photos are at hand; None: never
     averaged: int = 5  # fine cells, squared, that are averaged ...
     max_disagreement: float = 4.0  # ... where their shifts differ by less than so many pixels
 
@@ -103,10 +110,28 @@ def find_flow_both_ways(
     dense1: DenseDescriptors,
     logit_scale: float,
     options: FlowOptions = DEFAULT_FLOW,
+    photos: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[DenseFlow, DenseFlow]:
-    """`find_flow` from photo 0 to 1 and from 1 to 0, in less time than both would take alone."""
-    forward, backward = match_cells_both_ways(_cells(dense0), _cells(dense1), logit_scale)
-    return _flow(dense0, dense1, forward, options), _flow(dense1, dense0, backward, options)
+    """`find_flow` from photo 0 to 1 and from 1 to 0, in less time than both would take alone.
+
+    photos: what the network was shown, (B, 3, H, W) in [0, 1] each; with them neighbours' motions are tried
+    (`propagation`).
+    """
+    cells0, cells1 = _cells(dense0), _cells(dense1)
+    if options.search == "guided" and _can_guide(dense0, logit_scale) and _can_guide(dense1, logit_scale):
+        forward, backward = match_cells_guided(dense0, dense1, cells0, cells1, logit_scale)
+    else:
+        forward, backward = match_cells_both_ways(cells0, cells1, logit_scale)
+    swapped = None if photos is None else (photos[1], photos[0])
+    return (
+        _flow(dense0, dense1, forward, options, photos),
+        _flow(dense1, dense0, backward, options, swapped),
+    )
+
+
+def _can_guide(dense: DenseDescriptors, logit_scale: float) -> bool:
+    one_on_cpu = len(dense.descriptors) == 1 and dense.descriptors.device.type == "cpu"
+    return one_on_cpu and dense.stride == CELL and logit_scale < LARGEST_LOGIT_SCALE and can_guide(dense)
 
 
 def round_trip(flow: DenseFlow, back: DenseFlow) -> Tensor:
@@ -115,7 +140,11 @@ def round_trip(flow: DenseFlow, back: DenseFlow) -> Tensor:
 
 
 def _flow(
-    dense0: DenseDescriptors, dense1: DenseDescriptors, matched: MatchedCells, options: FlowOptions
+    dense0: DenseDescriptors,
+    dense1: DenseDescriptors,
+    matched: MatchedCells,
+    options: FlowOptions,
+    photos: tuple[Tensor, Tensor] | None = None,
 ) -> DenseFlow:
     cells0, cells1 = _cells(dense0), _cells(dense1)
     (rows0, columns0), (rows1, columns1) = _shape(dense0), _shape(dense1)
@@ -130,6 +159,8 @@ def _flow(
     evidence = [similarity.clamp(0, 1), distinctiveness, matched.probability.sqrt(), coherence]
     near = cell_centres(columns1, rows1, CELL, index1.device)[index1].view(batch, rows0, columns0, 2)
     points, stride = _to_fine(dense0, dense1, near, options.fine_radius)
+    if photos is not None and options.propagation is not None:
+        points = _propagated(points, dense0, dense1, photos, options.propagation)
     points = _averaged(points, stride, options)
     return DenseFlow(
         points,
@@ -214,6 +245,25 @@ def _to_fine(
     fine = zip(dense0.fine, dense1.fine, moved, strict=True)
     refined = [seek(f0, f1, own, start, stride, radius).points for f0, f1, start in fine]
     return torch.stack(refined).view(-1, height, width, 2), stride
+
+
+def _propagated(
+    points: Tensor,
+    dense0: DenseDescriptors,
+    dense1: DenseDescriptors,
+    photos: tuple[Tensor, Tensor],
+    options: PropagationOptions,
+) -> Tensor:
+    """Places (B, h, w, 2), after neighbours' motions were tried; as they are without fine maps."""
+    if dense0.fine is None or dense1.fine is None:
+        return points
+    pairs = zip(points, dense0.fine, dense1.fine, *photos, strict=True)
+    return torch.stack(
+        [
+            propagate(places, Likeness(fine0, fine1, dense0.fine_stride, photo0, photo1, options))
+            for places, fine0, fine1, photo0, photo1 in pairs
+        ]
+    )
 
 
 def _fine_difference(dense0: DenseDescriptors, dense1: DenseDescriptors, points: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from coam.matching.mutual import MutualMatches, run_side_by_side
 from coam.models.outputs import DenseDescriptors
 
+_CELLS_AT_ONCE = 512  # cells whose candidates are sought together; of a coarse map: in whole rows of blocks
 _CHUNK_ELEMENTS = 2**19  # similarities held at a time by each of two threads: 2 MB stay in the cache
 _BLOCK = 2  # cells a side whose positions are compared with the same candidates: larger, faster products
 LARGEST_LOGIT_SCALE = 69.0  # float32 holds the exponentials of similarities and their sums as they are
@@ -68,6 +69,17 @@ def can_guide(dense: DenseDescriptors) -> bool:
     return even and height % rows == 0 and width % columns == 0 and height // rows == width // columns
 
 
+@dataclass(frozen=True)
+class GuidedChoices:
+    """What the positions of two photos choose among their candidates; (N,) and (M,), by row-major index."""
+
+    best0: Tensor  # int64: of photo 1, for every position of photo 0; -1: no similarity is positive
+    best1: Tensor
+    similarity0: Tensor  # float32, with the choice
+    similarity1: Tensor
+    mutual: MutualMatches
+
+
 @torch.no_grad()
 def guided_dual_softmax(
     descriptors0: Tensor,
@@ -82,42 +94,70 @@ def guided_dual_softmax(
     coarse0, coarse1: unit descriptors (D', H / s, W / s) of cells of s x s positions. A zero vector stands
     for a position that is not compared: nobody chooses it. Softmax sums are over the candidates.
     """
-    near = candidate_cells(coarse0, coarse1, options)
+    return guided_choices(descriptors0, descriptors1, coarse0, coarse1, logit_scale, options).mutual
+
+
+@torch.no_grad()
+def guided_choices(
+    descriptors0: Tensor,
+    descriptors1: Tensor,
+    coarse0: Tensor,
+    coarse1: Tensor,
+    logit_scale: float,
+    options: GuideOptions = DEFAULT_GUIDE,
+) -> GuidedChoices:
+    """`guided_dual_softmax`, and what every position chose whether or not the choice is returned."""
+    near0, near1 = candidates(coarse0, coarse1, options)
     side0 = _Positions.of(descriptors0.float(), *coarse0.shape[1:])
     side1 = _Positions.of(descriptors1.float(), *coarse1.shape[1:])
     factor = math.log2(math.e) * logit_scale
-    (value0, best0, sum0), (_, best1, sum1) = run_side_by_side(
-        [
-            partial(_choices, side0, side1, _of_blocks(near, *coarse0.shape[1:]), factor),
-            partial(_choices, side1, side0, _of_blocks(near.t(), *coarse1.shape[1:]), factor),
-        ]
+    (value0, best0, sum0), (value1, best1, sum1) = run_side_by_side(
+        [partial(_choices, side0, side1, near0, factor), partial(_choices, side1, side0, near1, factor)]
     )
     row = torch.arange(len(best0), device=best0.device)
     index0 = row[(best0 >= 0) & (best1[best0.clamp(min=0)] == row)]
     index1 = best0[index0]
     exponent = value0[index0]
     probability = exponent.exp2() / sum0[index0] * (exponent.exp2() / sum1[index1])
-    return MutualMatches(index0, index1, exponent / factor, probability)
+    mutual = MutualMatches(index0, index1, exponent / factor, probability)
+    return GuidedChoices(best0, best1, value0 / factor, value1 / factor, mutual)
 
 
-def candidate_cells(coarse0: Tensor, coarse1: Tensor, options: GuideOptions = DEFAULT_GUIDE) -> Tensor:
-    """Which cells (cells of 0, cells of 1), bool, may hold each other's matches.
+def candidates(
+    coarse0: Tensor, coarse1: Tensor, options: GuideOptions = DEFAULT_GUIDE
+) -> tuple[Tensor, Tensor]:
+    """Which cells of the other photo may hold the matches of a block of cells, for the blocks of each photo.
 
-    The most similar cells of photo 1 for every cell of photo 0, widened in photo 1; and the other way round.
+    (blocks of 0, cells of 1) and (blocks of 1, cells of 0), bool. Two cells are candidates for each other if
+    one is near a most similar cell of the other, or the other way round.
     """
-    forward, backward = run_side_by_side(
+    (own0, others1), (own1, others0) = run_side_by_side(
         [partial(_most_similar, coarse0, coarse1, options), partial(_most_similar, coarse1, coarse0, options)]
     )
-    return forward | backward.t()
+    return own0 | others0, own1 | others1
 
 
 @torch.no_grad()  # set per thread
-def _most_similar(queries: Tensor, others: Tensor, options: GuideOptions) -> Tensor:
-    """Candidates (N, M) of the cells of one coarse map among those of the other."""
-    similarity = queries.float().flatten(1).t() @ others.float().flatten(1)
-    best = similarity.topk(min(options.cells, similarity.shape[1]), dim=1, sorted=False).indices
-    chosen = torch.zeros_like(similarity, dtype=torch.bool).scatter_(1, best, True)
-    return _widened(chosen.view(-1, *others.shape[1:]), options.reach).flatten(1)
+def _most_similar(queries: Tensor, others: Tensor, options: GuideOptions) -> tuple[Tensor, Tensor]:
+    """The candidates that the cells of one coarse map name in the other: (its blocks, other cells) and
+    (other blocks, its cells).
+
+    Row by row of blocks: a table of all cells with all takes a gigabyte for two photos of 2048 pixels.
+    """
+    rows, columns = queries.shape[1:]
+    flat, keys = queries.float().flatten(1).t().contiguous(), others.float().flatten(1)
+    of_blocks = flat.new_empty(rows * columns // _BLOCK**2, keys.shape[1], dtype=torch.bool)
+    of_others = flat.new_empty(keys.shape[1] // _BLOCK**2, rows * columns, dtype=torch.bool)
+    height = max(1, _CELLS_AT_ONCE // (columns * _BLOCK)) * _BLOCK
+    for top in range(0, rows, height):
+        some = slice(top * columns, min(top + height, rows) * columns)
+        similarity = flat[some] @ keys
+        best = similarity.topk(min(options.cells, similarity.shape[1]), dim=1, sorted=False).indices
+        chosen = torch.zeros_like(similarity, dtype=torch.bool).scatter_(1, best, True)
+        near = _widened(chosen.view(-1, *others.shape[1:]), options.reach).flatten(1)
+        of_blocks[slice(some.start // _BLOCK**2, some.stop // _BLOCK**2)] = _of_blocks(near, columns)
+        of_others[:, some] = _of_blocks(near.t(), others.shape[2])
+    return of_blocks, of_others
 
 
 def _widened(chosen: Tensor, reach: int) -> Tensor:
@@ -133,9 +173,9 @@ def _widened(chosen: Tensor, reach: int) -> Tensor:
     return chosen
 
 
-def _of_blocks(near: Tensor, rows: int, columns: int) -> Tensor:
+def _of_blocks(near: Tensor, columns: int) -> Tensor:
     """Candidates (blocks, M) of blocks of cells, from those of cells (rows * columns, M)."""
-    cells = near.reshape(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK, -1)
+    cells = near.reshape(-1, _BLOCK, columns // _BLOCK, _BLOCK, near.shape[1])
     blocks = torch.zeros_like(cells[:, 0, :, 0])
     for row, column in product(range(_BLOCK), repeat=2):  # any() over two axes takes ten times as long
         blocks |= cells[:, row, :, column]

@@ -153,7 +153,8 @@ class AttentionBlock(nn.Module):
         )
         # Start as the identity: a new block must not disturb what the pretrained encoder gives.
         nn.init.zeros_(self.out.bias)
-        nn.init.normal_(self.out.weight, std=1e-3)
+        if not self.out.weight.is_meta:  # there torch would load its compiler for it: 1.5 seconds
+            nn.init.normal_(self.out.weight, std=1e-3)
 
     def forward(
         self, tokens: Tensor, source: Tensor, angles: Tensor | None = None, valid: Tensor | None = None

@@ -25,6 +25,7 @@ class Capabilities:
     refinements: tuple[Refinement, ...] = ("quadratic", "paper", "none")
     half: torch.dtype = torch.bfloat16  # the half type that holds its activations on CUDA
     coarse_to_fine: bool = False  # its coarse map says where the fine one is to be compared (CAPSNet)
+    meeting_side: int | None = None  # pixels, long side: larger images meet at this size; None: at their own
     bfloat16_on_cpu: bool = False  # matches in bfloat16 on a CPU were measured to be as precise
 
 

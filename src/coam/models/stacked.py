@@ -8,6 +8,8 @@ to sub-pixels.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -21,7 +23,7 @@ from coam.models.decoder import Distinctiveness, MergeBlock, score_map, upsample
 from coam.models.encoders import build_encoder
 from coam.models.network import Capabilities, DescriptorNetwork, Refinement
 from coam.models.outputs import DenseDescriptors, EncodedImage, group_images, split_group
-from coam.models.padding import crop_cells, pad_image, valid_cells
+from coam.models.padding import MULTIPLE, crop_cells, pad_image, valid_cells
 
 STRIDE = 4  # pixels between descriptors
 
@@ -40,6 +42,9 @@ class StackedConfig:
     decoder_widths: tuple[int, int, int] = (128, 96, 48)  # channels at strides 8, 4, 2
     descriptor_channels: int = 64  # of the descriptors at stride 4
     fine_channels: int = 32  # of the refinement map at stride 2
+    # Pixels, long side, at which images meet: of a larger one attention is shown a copy of this size. Its
+    # work does not grow with the image, and things keep the size they had in training; docs/performance.md
+    meeting_side: int = 800
     descriptor_temperature: float = 20.0  # start value of the learned factor on similarities
 
 
@@ -81,14 +86,15 @@ class StackedCDUNet(DescriptorNetwork):
         self.to_fine = nn.Conv2d(config.decoder_widths[2], config.fine_channels, 1)
         self.to_coarse = nn.Linear(config.width, config.descriptor_channels)
         self.score = Distinctiveness(config.decoder_widths[1]) if config.distinctiveness else None
-        self.log_temperature = nn.Parameter(torch.tensor(config.descriptor_temperature).log())
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(config.descriptor_temperature)))
 
     @property
     def capabilities(self) -> Capabilities:
         """A fine map for sub-pixels; in half precision as precise as in float32."""
         # Activations stay below a few hundred, and float16 has eight times the resolution of bfloat16.
         refinements: tuple[Refinement, ...] = ("fine", "quadratic", "paper", "none")
-        return Capabilities(STRIDE, refinements, half=torch.float16, bfloat16_on_cpu=True)
+        side = self.config.meeting_side
+        return Capabilities(STRIDE, refinements, half=torch.float16, bfloat16_on_cpu=True, meeting_side=side)
 
     @property
     def logit_scale(self) -> Tensor:
@@ -97,9 +103,21 @@ class StackedCDUNet(DescriptorNetwork):
 
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
-        pyramid = self.encoder(pad_image(image))
+        pyramid = self.pyramid(self.encoder, image)
         levels = tuple(lateral(level) for lateral, level in zip(self.laterals, pyramid, strict=True))
         return EncodedImage(levels, (image.shape[-2], image.shape[-1]))
+
+    def pyramid(self, encoder: Callable[[Tensor], tuple[Tensor, ...]], image: Tensor) -> tuple[Tensor, ...]:
+        """The encoder's levels of an image (B, 3, H, W); the two deepest are of `meeting_side`."""
+        padded = pad_image(image)
+        levels = encoder(padded)
+        height, width = padded.shape[-2:]
+        scale = self.config.meeting_side / max(height, width)
+        if scale >= 1:
+            return levels
+        size = [max(1, round(side * scale / MULTIPLE)) * MULTIPLE for side in (height, width)]
+        small = F.interpolate(padded.float(), size, mode="bilinear", antialias=True, align_corners=False)
+        return (*levels[:3], *encoder(small.to(padded.dtype))[3:])
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
@@ -130,7 +148,8 @@ class StackedCDUNet(DescriptorNetwork):
         """
         maps = self._meet(32, groups, [image.levels[4] for image in groups], attention)
         maps = [image.levels[3] + upsample(deeper) for image, deeper in zip(groups, maps, strict=True)]
-        return self._meet(16, groups, maps, attention)
+        maps = self._meet(16, groups, maps, attention)
+        return [_at_16(feature_map, image) for feature_map, image in zip(maps, groups, strict=True)]
 
     def _meet(
         self,
@@ -183,6 +202,15 @@ class StackedCDUNet(DescriptorNetwork):
     def _coarse(self, image: EncodedImage, tokens: Tensor, conditioned: Tensor) -> Tensor:
         coarse = unflatten_map(self.to_coarse(tokens), *conditioned.shape[-2:])
         return F.normalize(crop_cells(coarse, image.size, 16).float(), dim=1)
+
+
+def _at_16(feature_map: Tensor, image: EncodedImage) -> Tensor:
+    """What an image of `meeting_side` gave, (B, C, h, w), on the cells of stride 16 of the image itself."""
+    height, width = image.levels[2].shape[-2:]
+    size = (height // 2, width // 2)
+    if feature_map.shape[-2:] == size:
+        return feature_map
+    return F.interpolate(feature_map, size, mode="bilinear", align_corners=False)
 
 
 def _others(tokens: list[Tensor]) -> list[Tensor]:

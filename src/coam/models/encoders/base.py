@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 def initialise_convolutions(module: nn.Module) -> None:
     """He initialisation of every convolution, so that an encoder can be trained from nothing."""
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and not layer.weight.is_meta:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

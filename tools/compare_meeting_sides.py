@@ -1,0 +1,77 @@
+"""Matches and processor time by the side at which large photos meet (`StackedConfig.meeting_side`).
+
+    python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR] [--posed DIR]
+        [--pairs N]
+
+One look a pair, float32, one thread. For each side the share of matches within 1 and 3 px of the truth (of
+the epipolar line), seconds to decode and match, and the difference to the first side pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coam.evaluation.benchmarks.hpatches import load_hpatches, match_errors_hpatches
+from coam.evaluation.benchmarks.posed_pairs import load_posed_pairs, match_errors_pose
+from coam.evaluation.pairs import limit_pairs
+from coam.matcher import load_matcher
+
+
+def main() -> None:
+    """Measure the sides in turn on every pair, then print the means."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("sides", type=int, nargs="+")
+    parser.add_argument("--resolution", type=int, default=800)
+    parser.add_argument("--homographies", type=Path, help="a folder in HPatches' layout")
+    parser.add_argument("--posed", type=Path, help="as `coam eval posed-pairs` takes it")
+    parser.add_argument("--pairs", type=int, help="so many of each folder, evenly chosen")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    matchers = []
+    for side in arguments.sides:
+        matcher = load_matcher(device="cpu", backend="float32", looks="once", resolution=arguments.resolution)
+        network = matcher.network.model  # type: ignore[attr-defined]
+        network.config = replace(network.config, meeting_side=side)
+        matchers.append(matcher)
+    for root, load, errors_of in (
+        (arguments.homographies, load_hpatches, match_errors_hpatches),
+        (arguments.posed, load_posed_pairs, match_errors_pose),
+    ):
+        if root is None:
+            continue
+        figures = []
+        for pair in limit_pairs(load(root), arguments.pairs):
+            row = []
+            for matcher in matchers:
+                photos = matcher.prepare(pair.image0), matcher.prepare(pair.image1)
+                start = time.process_time()
+                matches = matcher.match(*photos)
+                seconds = time.process_time() - start
+                errors = np.asarray(errors_of(pair, matches))
+                row.append([*((errors < limit).mean() if len(errors) else 0.0 for limit in (1, 3)), seconds])
+            figures.append(row)
+            print(
+                pair.name, *(f"{one:.3f} {three:.3f} {taken:.2f} s" for one, three, taken in row), flush=True
+            )
+        table = np.asarray(figures)
+        change = table - table[:, :1]
+        margin = 1.96 * change.std(axis=0) / len(table) ** 0.5
+        for number, side in enumerate(arguments.sides):
+            mean, difference, around = (
+                part[number] for part in (table.mean(axis=0), change.mean(axis=0), margin)
+            )
+            shares = (
+                f"{m:.3f} ({d:+.3f} +- {a:.3f})" for m, d, a in zip(mean, difference, around, strict=True)
+            )
+            one, three, _ = shares
+            print(f"{root.name}, {len(table)} pairs, {side} px: 1 px {one}, 3 px {three}, {mean[2]:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
