@@ -7,7 +7,8 @@ MATCHES keeps the network's matches of every set (default matcher, `alignment="n
 set is then measured twice, as found and aligned, pair by pair: the share of matches within 0.25, 0.5, 1 and 3
 of the truth (MMA; of dense truth, only of those it knows), the AUC of the mean corner error of homographies
 at 1, 3 and 5 px, of the error of poses at 1, 3 and 5 degrees. The estimator is that of `Matches`.
-Differences have 95 % bootstrap intervals over pairs (over photos where pairs share them).
+Differences have 95 % bootstrap intervals over sequences; over pairs, which is rather too narrow, where all
+are of one.
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ def rows(chosen: Set, matches: Sequence[Matches]) -> dict[str, Array]:
 def report(chosen: Set, before: dict[str, Array], after: dict[str, Array], seconds: float) -> list[str]:
     """Lines of Markdown of one set."""
     sequences = [pair.sequence for pair in chosen.pairs]
+    if len(set(sequences)) == 1:
+        sequences = [pair.name for pair in chosen.pairs]
     figures: list[tuple[str, str, Callable[[Array], float]]] = [
         (
             name,
@@ -150,7 +153,6 @@ def report(chosen: Set, before: dict[str, Array], after: dict[str, Array], secon
         compared = compare_paired(
             lambda index, v=old, f=figure: f(v[index]), lambda index, v=new, f=figure: f(v[index]), sequences
         ).difference
-        # Pairs that all share one photo have no interval.
         interval = "" if np.isnan(compared.low) else f" ({compared.low:+.1f} to {compared.high:+.1f})"
         lines.append(
             f"| {chosen.name} ({len(sequences)}) | {label} | {figure(old):.1f} | {figure(new):.1f} | "
