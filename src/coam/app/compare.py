@@ -1,4 +1,4 @@
-"""The tab Compare: two matchers on the same pair: ours, SIFT, and what others trained, where it is installed."""
+"""The tab Compare: two matchers on the same pair: ours, SIFT, and peers where they are installed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def compare_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     side = engine.limits.compared_side
     gradio.Markdown(
-        f"The same pair, two matchers. Photos are shrunk to {side} px, ours looks as set above; the others work as "
-        "their authors use them. **Inliers of one model are no proof**: look at the lines too."
+        f"The same pair, two matchers. Photos are shrunk to {side} px, ours looks as set above; the others work "
+        "as their authors use them. **Inliers of one model are no proof**: look at the lines too."
     )
     choices = [*model_names(), *others()]
     with gradio.Row():

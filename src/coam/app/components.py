@@ -53,9 +53,9 @@ def photo_input(gradio: Any, name: str, label: str, height: int, sources: list[s
 
 
 def show_previews(gradio: Any, engine: Engine, photo: Any, label: str, also: list[Any]) -> None:
-    """Once there is a photo, the server shows it as it is meant: what browsers cannot, and upright; also in `also`.
+    """Show each new photo as it is meant, upright and whatever its format: the server makes a preview.
 
-    The preview stands for the upload wherever the engine reads it.
+    The preview stands for the upload wherever the engine reads it; it is shown in `also` too.
     """
 
     def preview(path: str | None) -> list[Any]:

@@ -105,7 +105,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class MatchedPair:
-    """The matches of two photos, the plane and the epipolar geometry they speak for, and what took how long."""
+    """The matches of two photos, the plane and the epipolar geometry they show, and what took how long."""
 
     matches: Matches
     models: tuple[TwoViewModel, ...]  # homography, fundamental matrix: those that there are
@@ -169,7 +169,7 @@ class Engine:
         return Upload(image, digest, place, shown or image.size)
 
     def preview(self, path: str | os.PathLike[str] | None, label: str, folder: Path) -> str:
-        """A file in `folder` that every browser shows as the upload at `path` is meant: upright, 8 bit, not large.
+        """A file in `folder` that browsers show as the upload at `path` is meant: upright, 8 bit, not large.
 
         `read` of it gives the upload itself.
         """
@@ -227,7 +227,7 @@ class Engine:
             return matcher.match(photo0, photo1)
 
     def match_pair(self, matcher: Matcher, photos: Sequence[Upload]) -> Generator[str, None, MatchedPair]:
-        """Match two photos, saying what is done; the same pair with the same settings is not matched again."""
+        """Match two photos, saying what is done; the same pair and settings are not matched again."""
         if self.is_matched(matcher, photos):
             return self._kept(matcher, photos)
         clock = time.perf_counter

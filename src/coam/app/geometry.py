@@ -1,4 +1,4 @@
-"""The tab Geometry: homography, fundamental matrix and pose of the matches, epipolar lines of clicked points."""
+"""The tab Geometry: homography, fundamental matrix, pose; epipolar lines of clicked points."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LARGEST_FOCAL = 1e6  # pixels
 def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     gradio.Markdown(
-        "What explains the matches? A **homography** where the photos show one plane, or the camera only turned; the "
-        "**fundamental matrix** for everything else; the **pose** where focal lengths are known. Click a point in "
-        "either photo: its epipolar line in both, or where the plane has it."
+        "What explains the matches? A **homography** where the photos show one plane, or the camera only turned; "
+        "the **fundamental matrix** for everything else; the **pose** where focal lengths are known. Click a point "
+        "in either photo: its epipolar line in both, or where the plane has it."
     )
     with gradio.Row():
         kind = gradio.Radio(
@@ -41,8 +41,8 @@ def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, lis
             info="A match that misses by less is an inlier. Fitted again when you let go.",
         )  # fmt: skip
         focal = gradio.Number(
-            value=None, label="focal length (pixels)", elem_id="geometry-focal",
-            info="Of both cameras, for the pose; empty: from EXIF.",
+            value=0, minimum=0, label="focal length (pixels)", elem_id="geometry-focal",
+            info="Of both cameras, for the pose; 0: from the photos' EXIF.",
         )  # fmt: skip
     controls = ui.job_controls(gradio, "geometry", "Fit")
     page = gradio.HTML(elem_id="geometry-page")
@@ -58,9 +58,9 @@ def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, lis
         looks: str,
         kind: str,
         threshold: float,
-        focal: float | None,
+        focal: float,
     ) -> Steps:
-        """Homography, fundamental matrix or relative pose of two photos: as .json, and in .npz with the matches."""
+        """Homography, fundamental matrix or pose of two photos: as .json, and in .npz with the matches."""
         from coam.viz import match_page
 
         check(kind, threshold, focal)
@@ -76,7 +76,8 @@ def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, lis
         whole = match_page(found.matches, models=[fitted], figures=figures, pick=True)
         count, share = int(fitted.inliers.sum()), float(fitted.inliers.mean())
         words = (
-            f"**{kind}**: **{count:,} of {len(found.matches):,} matches** ({share:.0%}) within {fitted.threshold:g} px"
+            f"**{kind}**: **{count:,} of {len(found.matches):,} matches** ({share:.0%}) within "
+            f"{fitted.threshold:g} px"
             f"  ·  fitted in {seconds:.2f} s" + (f"  ·  ⚠ {fitted.remark}" if fitted.remark else "")
         )
         folder = result_folder(engine.limits.file_seconds)
@@ -112,28 +113,28 @@ def is_matched(engine: Engine, pair: tuple[Any, ...]) -> bool:
     return engine.is_matched(engine.matcher(model, int(resolution), int(most), looks), photos)
 
 
-def check(kind: str, threshold: float, focal: float | None) -> None:
+def check(kind: str, threshold: float, focal: float) -> None:
     """Refuse what the controls of the page would not send."""
     if kind not in KINDS:
         raise ConfigError(f"there is no geometry {kind!r}; choose one of {', '.join(KINDS)}")
     if not THRESHOLDS[0] <= float(threshold) <= THRESHOLDS[1]:
         raise ConfigError(f"the threshold must be between {THRESHOLDS[0]:g} and {THRESHOLDS[1]:g} pixels")
-    if focal is not None and not 1 <= float(focal) <= LARGEST_FOCAL:
-        raise ConfigError(f"the focal length must be between 1 and {LARGEST_FOCAL:g} pixels")
+    if focal and not 1 <= float(focal) <= LARGEST_FOCAL:
+        raise ConfigError(
+            f"the focal length must be between 1 and {LARGEST_FOCAL:,.0f} pixels, or 0: from EXIF"
+        )
 
 
 def fit(
-    found: MatchedPair, photos: list[Upload], kind: str, threshold: float, focal: float | None
+    found: MatchedPair, photos: list[Upload], kind: str, threshold: float, focal: float
 ) -> TwoViewModel | None:
-    """The model of the matches; a pose takes `focal` (pixels) or what the photos' EXIF tells."""
+    """The model of the matches; a pose takes `focal` (pixels), or with 0 what the photos' EXIF tells."""
     from coam.cli.geometry import GeometryRequest
 
     for photo, label in zip(photos, ui.PHOTO_LABELS, strict=True):
-        if kind == "pose" and focal is None and not photo.image.focal35:
+        if kind == "pose" and not focal and not photo.image.focal35:
             raise DataError(f"{label} tells no focal length, and a pose needs it; give it in pixels")
-    request = GeometryRequest(
-        kind, float(threshold), "auto", (None, None), None if focal is None else float(focal)
-    )
+    request = GeometryRequest(kind, float(threshold), "auto", (None, None), float(focal) if focal else None)
     names = Path(ui.PHOTO_LABELS[0]), Path(ui.PHOTO_LABELS[1])
     return request.fit(found.matches, request.camera_matrices((photos[0].image, photos[1].image), names))
 

@@ -1,4 +1,4 @@
-"""The page: one pair of photos, and a tab for each thing to do with it; reconstruction has photos of its own."""
+"""The page: one pair of photos, and a tab for each thing to do with it; reconstruction has its own photos."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def create_app(
             with gradio.Row():
                 sources = ["upload", "webcam", "clipboard"]
                 photos = [
-                    ui.photo_input(gradio, f"photo-{number}", label, 250, sources)
+                    ui.photo_input(gradio, f"photo-{number}", label, 230, sources)
                     for number, label in enumerate(ui.PHOTO_LABELS, start=1)
                 ]
             examples = gradio.Row()

@@ -1,7 +1,7 @@
 """Jobs: work that tells what it does, ends at its time limit, and answers a tab or a program.
 
-A job is a generator: it yields words while it works and returns its `Answer`. What it raises as a `CoamError` is
-shown; a tab gets words and the values of its parts, a program (the HTTP API) the facts and the files.
+A job is a generator: it yields words while it works and returns its `Answer`. What it raises as a `CoamError`
+is shown; a tab gets words and the values of its parts, a program (the HTTP API) the facts and the files.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from typing import Any
 
 from coam.app import components as ui
@@ -33,17 +33,16 @@ def match_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[A
         """Match two photos: matches as .npz, an interactive page, a picture."""
         from coam.viz import match_page
 
-        began = time.perf_counter()
         matcher, photos = yield from pair_ready(engine, photo1, photo2, model, resolution, most, looks)
         found = yield from engine.match_pair(matcher, photos)
-        seconds = time.perf_counter() - began
+        seconds = sum(found.seconds.values())
         yield "drawing …"
         drawn, note = draw_or_lines(found.matches, picture)
         whole = match_page(found.matches, models=found.models, figures=figures_of(found))
         files = write_results(found.matches, drawn, whole, result_folder(engine.limits.file_seconds))
         facts = {
             "matches": len(found.matches),
-            "overlap": None if found.matches.overlap != found.matches.overlap else found.matches.overlap,
+            "overlap": found.matches.overlap if math.isfinite(found.matches.overlap) else None,
             "inliers": {each.kind: int(each.inliers.sum()) for each in found.models},
             "seconds": found.seconds,
         }

@@ -1,4 +1,4 @@
-"""The HTTP API: the tabs' jobs for programs, with the same limits, in the same queue. Off unless asked for."""
+"""The HTTP API: the tabs' jobs for programs, with the same limits and queue. Off unless asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tab Reconstruct: a handful of photos in; stages, states, a 3D view, localization, the model to download.
+"""The tab Reconstruct: a handful of photos in; stages, states, a 3D view, localization, downloads.
 
 A reconstruction is a process that goes on when the page is reloaded: the browser keeps its key.
 """
@@ -49,8 +49,8 @@ def reconstruct_tab(
 ) -> dict[str, tuple[Job, list[Any]]]:
     """Add the tab's parts to `app`, the page that is being built; gives its jobs and their inputs."""
     gradio.Markdown(
-        f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around it, a "
-        "step between photos. It goes on when you reload the page."
+        f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around it, "
+        "a step between photos. It goes on when you reload the page."
     )
     photos = gradio.File(
         label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,
@@ -77,14 +77,11 @@ def reconstruct_tab(
         label="download: model (COLMAP), photos, 3D page", elem_id="sfm-files", interactive=False
     )
     with gradio.Accordion("Where was another photo taken? (after reconstructing)", open=True):
-        with gradio.Row():
-            query = ui.photo_input(
-                gradio, "sfm-query", "photo to locate", 220, ["upload", "webcam", "clipboard"]
-            )
-            with gradio.Column(scale=0, min_width=240):
-                gradio.Markdown("It is matched with the model's photos; its camera is drawn in blue.")
-                locate = gradio.Button("Locate this photo", variant="primary", elem_id="sfm-locate")
-                located = gradio.Markdown(elem_id="sfm-located", elem_classes="status")
+        sources = ["upload", "webcam", "clipboard"]
+        query = ui.photo_input(gradio, "sfm-query", "photo to locate", 220, sources)
+        gradio.Markdown("It is matched with the model's photos; its camera is drawn in blue.")
+        locate = gradio.Button("Locate this photo", variant="primary", elem_id="sfm-locate")
+        located = gradio.Markdown(elem_id="sfm-located", elem_classes="status")
     ui.show_previews(gradio, engine, query, "the photo to locate", [])
     key = gradio.BrowserState(None, storage_key="coam-reconstruction")
     parts = [status, stages, page, states, files]

@@ -1,4 +1,4 @@
-"""Reconstructions that go on whether somebody watches or not: photos, the running command, the model, its page."""
+"""Reconstructions that go on whether somebody watches or not: photos, the running command, the model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Reconstructions:
     def start(
         self, engine: Engine, paths: Sequence[str] | None, folder: Path, model: str, resolution: int
     ) -> Reconstruction:
-        """Check the uploads, write them anew, and begin; one that still runs is ended (nobody waits for it)."""
+        """Check the uploads, write them anew, begin; one that still runs is ended: nobody waits for it."""
         names = collect_photos(engine, paths, folder / "photos")
         arguments = ["sfm", str(folder / "photos"), "--output", str(folder / "model"), "--model", model]
         arguments += ["--resolution", str(resolution), "--device", engine.device]
@@ -106,7 +106,7 @@ class Reconstructions:
 
 
 def collect_photos(engine: Engine, paths: Sequence[str] | None, folder: Path) -> dict[str, str]:
-    """Write the uploads that are photos within the limits into `folder`, under names of ours; their own names."""
+    """Write the uploads into `folder` under names of ours, if they are photos within the limits; all names."""
     if not paths or len(paths) < 2:
         raise ConfigError("choose at least two photos of one place")
     if len(paths) > engine.limits.max_photos:
@@ -176,7 +176,8 @@ def stages_html(stage: Stage, seconds: float) -> str:
             bar += f"<span>{' · '.join(told)}</span>"
         mark = {"done": "✓", "now": "▸", "later": "·"}[state]
         items.append(f'<li class="{state}"><b aria-hidden="true">{mark}</b> {name} {bar}</li>')
-    return f'<ol class="stages" aria-live="off">{"".join(items)}</ol><p class="stages">{seconds:.0f} s so far</p>'
+    so_far = f'<p class="stages">{seconds:.0f} s so far</p>'
+    return f'<ol class="stages" aria-live="off">{"".join(items)}</ol>{so_far}'
 
 
 @dataclass(frozen=True)
@@ -230,9 +231,8 @@ def states_html(states: Sequence[PhotoState], pictures: dict[str, str]) -> str:
         image = f'<img src="{picture}" alt="" width="64">' if picture else ""
         name, why = html.escape(each.name), html.escape(each.why)
         kind = each.state.replace(" ", "-")
-        rows.append(
-            f'<tr class="{kind}"><td>{image}</td><td>{name}</td><td><b>{each.state}</b></td><td>{why}</td></tr>'
-        )
+        cells = "".join(f"<td>{cell}</td>" for cell in (image, name, f"<b>{each.state}</b>", why))
+        rows.append(f'<tr class="{kind}">{cells}</tr>')
     head = "<tr><th></th><th>photo</th><th>state</th><th>why</th></tr>"
     return f'<div class="scroll"><table class="photos">{head}{"".join(rows)}</table></div>'
 
@@ -303,7 +303,7 @@ def words_about(summary: dict[str, Any]) -> str:
 
 
 def archive_of(work: Reconstruction, page: str) -> str:
-    """Everything in one .zip: the model folder as `coam sfm` left it, its photos, and `page`; gives its path."""
+    """Everything in one .zip, its path: the model folder as `coam sfm` left it, its photos, and `page`."""
     target = work.folder / "reconstruction.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for folder in (work.model, work.photos):

@@ -1,4 +1,4 @@
-"""`python -m coam.app.talkative ...` is `coam ...` that says how far it is every second: for who watches it."""
+"""`python -m coam.app.talkative ...` is `coam ...` that says every second how far it is."""
 
 from coam import progress
 from coam.cli import main

@@ -1,4 +1,4 @@
-"""The tab Warp: where every pixel lies in the other photo, with certainty, swipe, flicker and flow colours."""
+"""The tab Warp: where every pixel lies in the other photo, certainty, swipe, flicker, flow colours."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CERTAIN = 0.5  # from this certainty on a place is written into the warped pictu
 def warp_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     gradio.Markdown(
-        "Photo 2 as the camera of photo 1 would see it. Swipe or flicker between them, point at a place to see "
-        "where it lies, raise the certainty to keep only what is sure. One look at upright photos of similar size."
+        "Photo 2 as the camera of photo 1 would see it. Swipe or flicker between them, point at a place to "
+        "see where it lies, raise the certainty to keep what is sure. One look at upright photos of similar scale."
     )
     controls = ui.job_controls(gradio, "warp", "Warp")
     page = gradio.HTML(elem_id="warp-page")
@@ -42,7 +42,8 @@ def warp_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[An
         certain = float((found.certainty >= CERTAIN).mean())
         mean = float(found.certainty.mean())
         seconds = time.perf_counter() - began
-        words = f"**{certain:.0%}** of photo 1 certain from {CERTAIN} on  ·  mean certainty **{mean:.2f}**  ·  {seconds:.1f} s"
+        words = f"**{certain:.0%}** of photo 1 is at least {CERTAIN:.0%} certain  ·  mean certainty "
+        words += f"**{mean:.2f}**  ·  {seconds:.1f} s"
         files = write_warp(found, result_folder(engine.limits.file_seconds))
         facts = {"certain_share": certain, "mean_certainty": mean, "map_size": list(found.forward.map_size)}
         return Answer(words, (framed(page_of(found), "the warp: swipe, flicker, certainty"),), files, facts)

@@ -22,7 +22,8 @@ def serve(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     device: Device = "auto",
     api: Annotated[
-        bool, typer.Option("--api", help="Let programs of this machine call the tabs over HTTP (docs/app.md).")
+        bool,
+        typer.Option("--api", help="Let programs call the tabs over HTTP (docs/app.md)."),
     ] = False,
 ) -> None:
     """Look at matches and attention in the browser; reachable from this machine only. Ctrl-C ends it."""

@@ -1,4 +1,4 @@
-"""The matches of a pair as an interactive page: pan, zoom, hover, filter, inliers, epipolar lines, flicker."""
+"""The matches of a pair as an interactive page: pan, zoom, filter, inliers, epipolar lines, flicker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def match_page(
 
     images: the two photos, when `matches` does not carry them; names: what to call them.
     longest: photos are embedded with their longer side at most this many pixels.
-    models: homographies, fundamental matrices, poses of these matches: lines can be coloured by the inliers of
+    models: homographies, fundamental matrices, poses of these matches: lines can be coloured by inliers of
         one of them, at any threshold, and a clicked point shows its epipolar lines, or where it is mapped to.
     figures: (name, value) texts to stand beside the picture with those of the page.
     pick: whether the page begins with the first model's inliers, and clicks choose points.
