@@ -48,8 +48,8 @@ def compare_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     side = engine.limits.compared_side
     gradio.Markdown(
-        f"The same pair, two matchers. Photos are shrunk to {side} px, ours looks as set above; the others work "
-        "as their authors use them. **Inliers of one model are no proof**: look at the lines too."
+        f"The same pair, two matchers. Photos are shrunk to {side} px, ours looks as set above; the others "
+        "work as their authors use them. **Inliers of one model are no proof**: look at the lines too."
     )
     choices = [*model_names(), *others()]
     with gradio.Row():
@@ -120,7 +120,7 @@ def one_matcher(
         licence, matcher = "Apache-2.0", engine.matcher(name, *own)
         began = time.perf_counter()
         yield f"{name}: matching …"
-        prepared = [matcher.prepare(load_image(path)) for path in paths]
+        prepared = [matcher.prepare(load_image(path).rgb) for path in paths]
         matches = engine.match(matcher, prepared[0], prepared[1])
     else:
         spec, other = engine.other_matcher(name)

@@ -17,8 +17,8 @@ from coam.errors import CoamError, ConfigError
 def explain_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any], Any]:
     """Add the tab's parts; gives its job, the job's inputs, and the copy of photo 1 that is clicked."""
     gradio.Markdown(
-        "**Click a point in photo 1**, or give its place: its similarity over photo 2 with the best match, and "
-        "where the network looks, at both levels of its attention. One look at the photos as they are."
+        "**Click a point in photo 1**, or give its place: its similarity over photo 2 with the best match, "
+        "and where the network looks, at both levels of its attention. One look at the photos as they are."
     )
     with gradio.Row():
         photo = gradio.Image(

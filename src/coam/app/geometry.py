@@ -27,9 +27,9 @@ LARGEST_FOCAL = 1e6  # pixels
 def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     gradio.Markdown(
-        "What explains the matches? A **homography** where the photos show one plane, or the camera only turned; "
-        "the **fundamental matrix** for everything else; the **pose** where focal lengths are known. Click a point "
-        "in either photo: its epipolar line in both, or where the plane has it."
+        "What explains the matches? A **homography** where the photos show one plane, or the camera only "
+        "turned; the **fundamental matrix** for everything else; the **pose** where focal lengths are known. "
+        "Click a point in either photo: its epipolar line in both, or where the plane has it."
     )
     with gradio.Row():
         kind = gradio.Radio(

@@ -49,8 +49,8 @@ def reconstruct_tab(
 ) -> dict[str, tuple[Job, list[Any]]]:
     """Add the tab's parts to `app`, the page that is being built; gives its jobs and their inputs."""
     gradio.Markdown(
-        f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around it, "
-        "a step between photos. It goes on when you reload the page."
+        f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around "
+        "it, a step between photos. It goes on when you reload the page."
     )
     photos = gradio.File(
         label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,

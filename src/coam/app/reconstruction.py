@@ -101,12 +101,13 @@ class Reconstructions:
     def close(self) -> None:
         """End what runs and delete everything."""
         with self._lock:
-            while self._all:
-                self._all.popitem()[1].remove()
+            for work in self._all.values():
+                work.remove()
+            self._all.clear()
 
 
 def collect_photos(engine: Engine, paths: Sequence[str] | None, folder: Path) -> dict[str, str]:
-    """Write the uploads into `folder` under names of ours, if they are photos within the limits; all names."""
+    """Write uploads that are photos within the limits into `folder`, under names of ours; all names."""
     if not paths or len(paths) < 2:
         raise ConfigError("choose at least two photos of one place")
     if len(paths) > engine.limits.max_photos:
@@ -238,7 +239,7 @@ def states_html(states: Sequence[PhotoState], pictures: dict[str, str]) -> str:
 
 
 def scene_of(work: Reconstruction) -> tuple[str, dict[str, int]]:
-    """The 3D page of a finished reconstruction with photos in their frusta, and each photo's number of points."""
+    """The 3D page of a finished reconstruction, photos in their frusta, and the points each photo shows."""
     import pycolmap
 
     from coam.sfm.colmap_model import read_model

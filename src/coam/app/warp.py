@@ -23,8 +23,9 @@ CERTAIN = 0.5  # from this certainty on a place is written into the warped pictu
 def warp_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
     """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     gradio.Markdown(
-        "Photo 2 as the camera of photo 1 would see it. Swipe or flicker between them, point at a place to "
-        "see where it lies, raise the certainty to keep what is sure. One look at upright photos of similar scale."
+        "Photo 2 as the camera of photo 1 would see it. Swipe or flicker between them, point at a place "
+        "to see where it lies, raise the certainty to keep what is sure. One look "
+        "at upright photos of similar scale."
     )
     controls = ui.job_controls(gradio, "warp", "Warp")
     page = gradio.HTML(elem_id="warp-page")
