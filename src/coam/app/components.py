@@ -58,15 +58,15 @@ def show_previews(gradio: Any, engine: Engine, photo: Any, label: str, also: lis
     The preview stands for the upload wherever the engine reads it; it is shown in `also` too.
     """
 
-    def preview(path: str | None) -> list[Any]:
-        if path is None:
-            return [gradio.skip(), *(None for _ in also)]
-        try:
-            shown = engine.preview(path, label, result_folder(engine.limits.file_seconds))
-        except CoamError as error:
-            refusal(gradio, error)
-            return [gradio.skip(), *(None for _ in also)]
-        return [shown, *(shown for _ in also)]
+    def preview(path: str | None) -> Any:
+        shown = None
+        if path is not None:
+            try:
+                shown = engine.preview(path, label, result_folder(engine.limits.file_seconds))
+            except CoamError as error:
+                refusal(gradio, error)
+        first = gradio.skip() if shown is None else shown
+        return (first, *(shown for _ in also)) if also else first
 
     photo.input(preview, photo, [photo, *also], queue=False, show_progress="hidden", **PRIVATE)
 

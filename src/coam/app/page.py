@@ -22,7 +22,7 @@ def style_and_script() -> tuple[str, str]:
     return style, f"<script>\n{script}</script>"
 
 
-def framed(page: str, title: str, height: str = "clamp(420px, 72vh, 820px)") -> str:
+def framed(page: str, title: str, height: str = "clamp(400px, 62vh, 660px)") -> str:
     """A self-contained page inside the app: its scripts run, but cannot reach the app around it."""
     return (
         f'<iframe sandbox="allow-scripts" title="{html.escape(title, quote=True)}" '

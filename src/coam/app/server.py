@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from coam.app.components import import_gradio
@@ -74,6 +75,8 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool, api:
         button_primary_text_color="#1b1d21",
         button_primary_text_color_hover="#1b1d21",
         button_primary_text_color_dark="#1b1d21",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
     )
@@ -97,6 +100,6 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool, api:
         theme=theme,
         css=style,
         head=script,
-        app_kwargs={"lifespan": guarded, "docs_url": None, "redoc_url": None},
+        app_kwargs={"lifespan": partial(guarded, api=api), "docs_url": None, "redoc_url": None},
     )
     return str(address)
