@@ -53,7 +53,7 @@ def page(browser):
 
 @pytest.fixture(params=["wide", "phone"])
 def screen(request, page):
-    """A page on a wide and on a phone's screen, and its name; tall, so that a screenshot shows a whole tab."""
+    """A page on a wide (tall, for screenshots) and on a phone's screen, and its name."""
     size = {"wide": (1300, 1500), "phone": (390, 844)}[request.param]
     page.set_viewport_size({"width": size[0], "height": size[1]})
     return page, request.param
@@ -164,6 +164,10 @@ def correct_share(matches: Matches) -> float:
     return float((errors <= 3).mean())
 
 
+SET = (
+    "(() => {{ const s = document.getElementById('{}'); "
+    "s.value = {}; s.dispatchEvent(new Event('input')); }})()"
+)
 # From a move of the slider until what it changes is drawn: reading a pixel waits for the canvas.
 SLIDER_TIMES = """([id, values]) => new Promise(done => {
   const slider = document.getElementById(id), canvas = document.getElementById("canvas"), times = [];
@@ -172,7 +176,11 @@ SLIDER_TIMES = """([id, values]) => new Promise(done => {
     const value = values.shift(), began = performance.now();
     slider.value = Number(slider.min) + value * (Number(slider.max) - Number(slider.min));
     slider.dispatchEvent(new Event("input"));
-    requestAnimationFrame(() => { canvas.getContext("2d").getImageData(0, 0, 1, 1); times.push(performance.now() - began); next(); });
+    requestAnimationFrame(() => {
+      canvas.getContext("2d").getImageData(0, 0, 1, 1);
+      times.push(performance.now() - began);
+      next();
+    });
   };
   next(); })"""
 
@@ -183,7 +191,9 @@ def measure_sliders(frame, screen: str) -> None:
         values = [0.02 * k for k in range(20)] if name == "score" else [1 - 0.04 * k for k in range(20)]
         times = sorted(frame.evaluate(SLIDER_TIMES, [name, values]))
         low, middle, high = times[0], times[10], times[-1]
-        report(f"slider {name}, {screen}: quickest {low:.0f}, middle {middle:.0f}, slowest {high:.0f} ms of 20")
+        report(
+            f"slider {name}, {screen}: quickest {low:.0f}, middle {middle:.0f}, slowest {high:.0f} ms of 20"
+        )
 
 
 def test_one_pair_through_all_tabs(screen, address, tmp_path):
@@ -216,13 +226,11 @@ def test_one_pair_through_all_tabs(screen, address, tmp_path):
     assert f"{count:,} of {count:,} matches" in frame.inner_text("#figures")
     assert "seconds matching" in frame.inner_text("#figures")
     measure_sliders(frame, name)
-    frame.evaluate("for (const id of ['score', 'lines']) { const s = document.getElementById(id);"
-                   " s.value = id === 'score' ? s.min : 30; s.dispatchEvent(new Event('input')); }")  # fmt: skip
+    frame.evaluate(SET.format("score", "s.min"))
+    frame.evaluate(SET.format("lines", 30))
     frame.select_option("#colour", "model1")
     inliers = frame.evaluate("coamPage.inliers()")
-    frame.evaluate(
-        "const t = document.getElementById('threshold'); t.value = 5; t.dispatchEvent(new Event('input'))"
-    )
+    frame.evaluate(SET.format("threshold", 5))
     assert frame.evaluate("coamPage.inliers()") < inliers
     frame.select_option("#kept", "out")
     assert frame.evaluate("coamPage.visible().length") == count - frame.evaluate("coamPage.inliers()")
@@ -266,17 +274,13 @@ def test_one_pair_through_all_tabs(screen, address, tmp_path):
     report(f"warp at 320 pixels, {name}: {answer(page, 'warp-status', 'certain')}")
     frame = inner(page, "warp-page", "window.coamWarp && coamWarp.ready()")
     share = frame.evaluate("coamWarp.state.share")
-    frame.evaluate(
-        "const s = document.getElementById('least'); s.value = 0.9; s.dispatchEvent(new Event('input'))"
-    )
+    frame.evaluate(SET.format("least", 0.9))
     assert 0.1 < frame.evaluate("coamWarp.state.share") < share
     found = frame.evaluate("coamWarp.placeOf(370, 250)")
     truth, known = pair.true_points1(np.array([[370.0, 250.0]], np.float32))
     assert known[0]
     assert np.linalg.norm(np.array(found) - truth[0]) < 25
-    frame.evaluate(
-        "const s = document.getElementById('least'); s.value = 0.5; s.dispatchEvent(new Event('input'))"
-    )
+    frame.evaluate(SET.format("least", 0.5))
     x, y = frame.evaluate("coamWarp.screenOf(0, 370, 250)")
     frame.locator("#canvas").hover(position={"x": x, "y": y})
     frame.wait_for_timeout(500)
@@ -405,23 +409,29 @@ def test_the_tour_explains_the_page_and_goes_by_keyboard(page, address):
 # Ratio of luminances, as WCAG counts it, of every text that is seen, with what lies under it.
 CONTRASTS = """() => {
   const parse = c => { const v = c.match(/[\\d.]+/g).map(Number); return v.length < 4 ? [...v, 1] : v; };
-  const light = ([r, g, b]) => { const f = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+  const linear = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
   const out = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const e = walker.currentNode.parentElement, box = e?.getBoundingClientRect();
-    if (!walker.currentNode.data.trim() || !e.checkVisibility?.({ opacityProperty: true, visibilityProperty: true }) || box.width < 3 || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
+    const seen = e?.checkVisibility?.({ opacityProperty: true, visibilityProperty: true }) && box.width >= 3;
+    if (!walker.currentNode.data.trim() || !seen || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
     let under = e, back = null;
-    while (under) { const c = parse(getComputedStyle(under).backgroundColor); if (c[3] > .99) { back = c; break; } under = under.parentElement; }
+    for (; under && !back; under = under.parentElement) {
+      const c = parse(getComputedStyle(under).backgroundColor);
+      if (c[3] > .99) back = c;
+    }
     const a = light(parse(getComputedStyle(e).color)), b = light(back || [255, 255, 255]);
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     out.push([ratio, walker.currentNode.data.trim().slice(0, 40)]);
   }
   return out; }"""
-NAMELESS = """() => [...document.querySelectorAll('button, input:not([type=file]), select, textarea, iframe, img')]
+NAMELESS = """() => [...document.querySelectorAll('button, input:not([type=file]), select, iframe, img')]
   .filter(e => e.checkVisibility?.() && e.getBoundingClientRect().width > 3)
   .filter(e => !(e.getAttribute('aria-label') || e.title || e.alt || e.innerText?.trim() || e.labels?.length
-    || e.getAttribute('aria-labelledby') || e.closest('label') || e.placeholder)).map(e => e.outerHTML.slice(0, 160))"""
+    || e.getAttribute('aria-labelledby') || e.closest('label') || e.placeholder))
+  .map(e => e.outerHTML.slice(0, 160))"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -440,7 +450,7 @@ def test_texts_can_be_read_and_controls_have_names(page, address, scheme):
 
 
 def test_a_reconstruction_goes_on_after_a_reload_and_places_another_photo(page, address, tmp_path):
-    """Stages, states, photos in their cameras, a click on one, one more photo located, everything downloaded."""
+    """Stages, states, photos in their cameras, a click on one, another photo located, all downloaded."""
     page.set_viewport_size({"width": 1300, "height": 1500})
     page.goto(address)
     page.wait_for_selector("#match-start")
@@ -469,9 +479,9 @@ def test_a_reconstruction_goes_on_after_a_reload_and_places_another_photo(page, 
     assert page.locator("#sfm-states tr.in-the-model").count() == 6
     frame = inner(page, "sfm-page", "window.coamScene && coamScene.textures.filter(Boolean).length === 6")
     frame.wait_for_timeout(800)
-    x, y = frame.evaluate("(() => { const c = [1, 2, 3, 4].map(k => coamScene.project(coamScene.cornerOf(2, k)));"
-                          " return [0, 1].map(a => c.reduce((s, v) => s + v[a], 0) / 4); })()")  # fmt: skip
-    frame.locator("#canvas").click(position={"x": x, "y": y})
+    corners = [frame.evaluate(f"coamScene.project(coamScene.cornerOf(2, {k}))") for k in (1, 2, 3, 4)]
+    x, y = np.mean(corners, axis=0)[:2]
+    frame.locator("#canvas").click(position={"x": float(x), "y": float(y)})
     frame.wait_for_selector("#photo:not([hidden])")
     chosen = frame.evaluate("coamScene.chosen()")
     assert frame.inner_text("#photoName") == frame.evaluate("i => coamScene.data.names[i]", chosen)
@@ -609,7 +619,9 @@ def test_scene_page_with_a_million_points(page, tmp_path):
     cloud = rng.normal(size=(1_000_000, 3))
     colours = rng.integers(0, 256, (1_000_000, 3))
     file = tmp_path / "scene.html"
-    file.write_text(scene_page(cloud, colours, [("photo", np.eye(3), np.array([0, 0, 4.0]), 800.0, 640, 480)]))
+    file.write_text(
+        scene_page(cloud, colours, [("photo", np.eye(3), np.array([0, 0, 4.0]), 800.0, 640, 480)])
+    )
     page.goto(file.as_uri())
     page.wait_for_function("window.coamScene && coamScene.shown() === 1000000")
     page.mouse.move(500, 500)

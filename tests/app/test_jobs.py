@@ -121,7 +121,8 @@ def test_files_that_were_not_uploaded_get_one_answer(asked, photos, name):
     if name not in functions:
         pytest.skip("not part of this installation")
     rest = {
-        "match": (128, LOOK, "lines"), "geometry": (128, LOOK, "homography", 3.0, 0), "explain": (1, 1, False),
+        "match": (128, LOOK, "lines"), "geometry": (128, LOOK, "homography", 3.0, 0),
+        "explain": (1, 1, False),
         "compare": (128, LOOK, "sift", "orb"), "stylize": (1.0, True), "warp": (),
     }  # fmt: skip
     answers = set()

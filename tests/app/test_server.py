@@ -22,7 +22,7 @@ from coam.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def served(photos):
-    """Address, folder, what was loaded. `photos` come first: pytest's folder must not lie in that of the app."""
+    """Address, folder, what was loaded. `photos` first: pytest's folder must not lie in the app's."""
     loaded: list[str] = []
 
     def loader(model, device):
@@ -353,7 +353,7 @@ def test_with_api_programs_get_documented_endpoints_behind_the_same_guards(photo
         facts, files = client.predict(*pair, 64, "one look", "lines", api_name="/match")
         assert 0 < facts["matches"] <= 64
         assert Path(files[0]).name == "matches.npz"
-        with pytest.raises(AppError, match="not in the list of choices|must be one of"):
+        with pytest.raises(AppError, match=r"not in the list of choices|must be one of"):
             client.predict(*pair[:3], 4096, 64, "one look", "lines", api_name="/match")
         for path, headers in (
             ("gradio_api/openapi.json", {"Host": "evil.example"}),
