@@ -464,7 +464,7 @@ def test_a_reconstruction_goes_on_after_a_reload_and_places_another_photo(page, 
     page.get_by_role("option", name="320", exact=True).first.click()
     page.click("#sfm-start")
     page.wait_for_selector("#sfm-stages li.now")
-    page.wait_for_function("document.querySelector('#sfm-stages').innerText.includes('matching pairs')")
+    page.wait_for_selector("#sfm-stages li.done")  # the model is loaded, pairs are matched
     page.wait_for_timeout(1500)
     keep(page, "reconstruct-stages")
     page.reload()

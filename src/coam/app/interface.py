@@ -42,6 +42,8 @@ def create_app(
     jobs: dict[str, tuple[Job, list[Any]]] = {}
     closing: list[Callable[[], None]] = []
     with gradio.Blocks(title="coam", analytics_enabled=False, delete_cache=(age // 4, age)) as app:
+        # Outside the tabs: parts of a tab that is not shown know nothing of the browser yet.
+        key = gradio.BrowserState(None, storage_key="coam-reconstruction")
         with gradio.Row(elem_id="head"):
             gradio.Markdown(_INTRODUCTION)
             gradio.Button("Tour", size="sm", elem_id="tour-start", scale=0, min_width=90)
@@ -82,7 +84,7 @@ def create_app(
                 works = Reconstructions()
                 closing.append(works.close)
                 with _tab(gradio, "Reconstruct", with_pair=False):
-                    jobs |= reconstruct_tab(gradio, app, engine, works)
+                    jobs |= reconstruct_tab(gradio, app, engine, works, key)
         for number, (photo, label) in enumerate(zip(photos, ui.PHOTO_LABELS, strict=True)):
             ui.show_previews(gradio, engine, photo, label, [clicked] if number == 0 else [])
         with examples:

@@ -45,9 +45,12 @@ def bundled_scene(folder: Path) -> list[str]:
 
 
 def reconstruct_tab(
-    gradio: Any, app: Any, engine: Engine, all_works: Reconstructions
+    gradio: Any, app: Any, engine: Engine, all_works: Reconstructions, key: Any
 ) -> dict[str, tuple[Job, list[Any]]]:
-    """Add the tab's parts to `app`, the page that is being built; gives its jobs and their inputs."""
+    """Add the tab's parts to `app`, the page that is being built; gives its jobs and their inputs.
+
+    key: the state in which the browser keeps which reconstruction is its own.
+    """
     gradio.Markdown(
         f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around "
         "it, a step between photos. It goes on when you reload the page."
@@ -83,7 +86,6 @@ def reconstruct_tab(
         locate = gradio.Button("Locate this photo", variant="primary", elem_id="sfm-locate")
         located = gradio.Markdown(elem_id="sfm-located", elem_classes="status")
     ui.show_previews(gradio, engine, query, "the photo to locate", [])
-    key = gradio.BrowserState(None, storage_key="coam-reconstruction")
     parts = [status, stages, page, states, files]
     nothing = (None,) * (len(parts) - 1)
 
