@@ -220,7 +220,7 @@ def locate_photo(engine: Engine, work: Reconstruction, path: str | None) -> Gene
         except DataError:
             if not answer.is_file():  # a photo that cannot be located has its answer too
                 raise
-        told = read_json(answer, advice="try again")[0]
+        told = read_json(answer, shape=[dict], advice="try again")[0]
         name = free_name(f"located {len(work.located) + 1}", set(work.names.values()))
         work.located[name] = {**told, "file": file}
     finally:
