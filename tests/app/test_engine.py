@@ -10,20 +10,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coam.app.components import result_folder
 from coam.app.engine import (
     LOOKS,
     PICTURES,
     Engine,
     Limits,
     draw_or_lines,
+    figures_of,
     has_stylizer,
+    meaning_of,
     model_names,
     summary_of,
     write_results,
 )
+from coam.app.page import result_folder
 from coam.errors import ConfigError, ImageError
 from coam.types import Matches
+from coam.viz import match_page
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,7 @@ def test_matching_and_its_files(engine, photos, tmp_path):
         picture, note = draw_or_lines(matches, kind)
         assert picture.size[0] > 300
         assert note == "" or "aligned" in note
-    files = write_results(matches, picture, tmp_path / "out")
+    files = write_results(matches, picture, match_page(matches), tmp_path / "out")
     assert [path.rsplit(".", 1)[1] for path in files] == ["npz", "html", "png"]
     np.testing.assert_array_equal(Matches.load(files[0]).points0, matches.points0)
     page = (tmp_path / "out" / "matches.html").read_text()
@@ -174,3 +177,98 @@ def test_stylizing_mixes_anew_and_refuses_other_places(photos, tmp_path):
     assert "different places" in words_about(forced)
     with pytest.raises(DataError, match=f"pair score {forced.overlap:.2f}"):
         stylize_or_refuse(engine, matcher, (day, other), 1.0, False)  # having been forced once is no excuse
+
+
+def drained(steps):
+    """The words and the answer of a generator."""
+    words = []
+    while True:
+        try:
+            words.append(next(steps))
+        except StopIteration as end:
+            return words, end.value
+
+
+@pytest.mark.parametrize("kind", ["ppm", "turned", "sixteen", "heic"])
+def test_previews_show_what_browsers_cannot_and_stand_for_the_upload(tmp_path, kind):
+    rng = np.random.default_rng(1)
+    small = Image.fromarray(rng.integers(0, 255, (8, 12, 3)).astype(np.uint8))
+    picture = small.resize((2400, 1600), Image.Resampling.BICUBIC)
+    path = tmp_path / f"photo.{ {'ppm': 'ppm', 'heic': 'heic', 'sixteen': 'png'}.get(kind, 'jpg') }"
+    if kind == "turned":
+        exif = Image.Exif()
+        exif[0x0112] = 6  # to be turned by 90 degrees for viewing
+        picture.save(path, exif=exif)
+    elif kind == "sixteen":
+        Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257).save(path)
+    elif kind == "heic":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+        picture.save(path)
+    else:
+        picture.save(path)
+    engine = Engine(limits=Limits(preview_side=600), uploads=tmp_path)
+    (tmp_path / "made").mkdir()
+    shown = engine.preview(path, "photo 1", tmp_path / "made")
+    with Image.open(shown) as preview:
+        assert preview.format == "JPEG"
+        assert preview.size == ((400, 600) if kind == "turned" else (600, 400))
+        assert 0x0112 not in preview.getexif()
+    upload, behind = engine.read(path, "photo 1"), engine.read(shown, "photo 1")
+    assert behind.digest == upload.digest
+    assert behind.image.size == ((1600, 2400) if kind == "turned" else (2400, 1600))
+    assert behind.shown == preview.size
+    assert upload.shown == upload.image.size
+    # A preview of a preview is one of the upload.
+    (tmp_path / "again").mkdir()
+    again = engine.read(engine.preview(shown, "photo 1", tmp_path / "again"), "photo 1")
+    assert again.digest == upload.digest
+    path.unlink()
+    with pytest.raises(ImageError, match="upload it again"):
+        engine.read(shown, "photo 1")
+
+
+def test_two_files_that_look_alike_have_previews_of_their_own(tmp_path):
+    picture = Image.new("RGB", (64, 64), (10, 200, 30))
+    for name, folder in (("a.png", "one"), ("b.bmp", "two")):
+        picture.save(tmp_path / name)
+        (tmp_path / folder).mkdir()
+    engine = Engine(uploads=tmp_path)
+    first = engine.preview(tmp_path / "a.png", "photo 1", tmp_path / "one")
+    second = engine.preview(tmp_path / "b.bmp", "photo 2", tmp_path / "two")
+    assert engine.read(first, "photo 1").path.endswith("a.png")
+    assert engine.read(second, "photo 2").path.endswith("b.bmp")
+
+
+def test_a_pair_is_matched_once_and_its_figures_are_told(engine, photos):
+    matcher = engine.matcher(model_names()[0], 320, 128)
+    pair = [engine.read(path, "photo") for path in photos]
+    assert not engine.is_matched(matcher, pair)
+    words, found = drained(engine.match_pair(matcher, pair))
+    assert [line.split()[0] for line in words] == ["looking", "looking", "matching", "judging"]
+    assert {model.kind for model in found.models} == {"homography", "fundamental"}
+    # The photos are views of one plane, moved by (24, 10).
+    plane = found.models[0]
+    np.testing.assert_allclose(plane.apply([[100, 100]]), [[124, 110]], atol=1)
+    assert engine.is_matched(matcher, pair)
+    again, same = drained(engine.match_pair(matcher, pair))
+    assert again == []
+    assert same is found
+    figures = dict(figures_of(found))
+    assert set(figures) >= {"seconds looking", "seconds matching", "seconds geometry"}
+    assert not engine.is_matched(engine.matcher(model_names()[0], 320, 64), pair)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "words"),
+    [
+        (0.95, "almost surely"),
+        (0.6, "probably the same place"),
+        (0.2, "probably not"),
+        (np.nan, "no overlap score"),
+    ],
+)
+def test_what_the_overlap_score_means(overlap, words):
+    nothing = np.zeros((0, 2), np.float32)
+    ids = np.zeros(0, np.int64)
+    matches = Matches(nothing, nothing, np.zeros(0, np.float32), ids, ids, (9, 9), (9, 9), overlap=overlap)
+    assert words in meaning_of(matches)

@@ -21,7 +21,8 @@ from coam.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def served():
+def served(photos):
+    """Address, folder, what was loaded. `photos` first: pytest's folder must not lie in the app's."""
     loaded: list[str] = []
 
     def loader(model, device):
@@ -265,3 +266,101 @@ def test_the_command_refuses_bad_ports_and_has_no_share():
     runner = CliRunner()
     assert runner.invoke(build_app(), ["app", "--port", "80"]).exit_code == 2
     assert runner.invoke(build_app(), ["app", "--share"]).exit_code == 2
+
+
+def forged_inputs(config, dependency, path: str, marked: bool):
+    """What a forger sends to an event: a path of the server wherever a file is taken, defaults elsewhere."""
+    parts = {part["id"]: part for part in config["components"]}
+    file = {"path": path} | ({"meta": {"_type": "gradio.FileData"}} if marked else {})
+    data, files = [], 0
+    for number in dependency["inputs"]:
+        part = parts[number]
+        if part["type"] in ("image", "file"):
+            files += 1
+            several = part["props"].get("file_count") == "multiple"
+            data.append([file, file] if several else file)
+        else:
+            data.append(part["props"].get("value"))
+    return data, files
+
+
+def asked_of(address: str, number: int, data, session: str) -> str:
+    """Everything that comes back for one event."""
+    job = {"data": data, "fn_index": number, "session_hash": session, "event_data": {"index": [5, 5]}}
+    body, kind = json.dumps(job).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(address + "gradio_api/queue/join", body, kind)
+    try:
+        with urllib.request.urlopen(request, timeout=60):
+            pass
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    return get(address, f"gradio_api/queue/data?session_hash={session}")[2].decode()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_no_event_of_any_tab_gives_a_file_of_the_server(served, photos, tmp_path, marked):
+    """Previews, the swap, every tab's job, reconstruction and localization: whatever path a request names."""
+    address, folder, loaded = served
+    secret = tmp_path / "secret.txt"
+    secret.write_text("xyzzy-plugh")
+    before = {path for path in Path(folder).rglob("*") if path.is_file()}
+    config = json.loads(get(address, "config")[2])
+    tried = 0
+    for dependency in config["dependencies"]:
+        for k, path in enumerate((str(photos[0]), str(secret), f"{folder}/../{secret}")):
+            data, files = forged_inputs(config, dependency, path, marked)
+            if not files:
+                continue
+            tried += 1
+            came = asked_of(address, dependency["id"], data, f"forged-{dependency['id']}-{k}-{marked}")
+            assert "xyzzy" not in came
+            assert "no network is needed" not in came
+    assert tried >= 3 * 10
+    assert loaded == []  # nothing was read that could have been looked at
+    new = {path for path in Path(folder).rglob("*") if path.is_file()} - before
+    assert [path for path in new if b"xyzzy" in path.read_bytes() or path.suffix == ".jpg"] == []
+
+
+def test_without_api_programs_get_no_endpoint(served):
+    address = served[0]
+    names = ("match", "warp", "geometry", "explain", "compare", "stylize", "reconstruct", "localize")
+    for path in [f"gradio_api/{way}/{name}" for name in names for way in ("call", "call/v2", "run", "api")]:
+        request = urllib.request.Request(
+            address + path, b'{"data": []}', {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=20)
+        assert (caught.value.code, caught.value.read()) == (404, b"there is no such page\n")
+    paths = json.loads(get(address, "gradio_api/openapi.json")[2])["paths"]
+    assert [path for path in paths if "/call/" in path] == []
+
+
+def test_with_api_programs_get_documented_endpoints_behind_the_same_guards(photos):
+    from gradio_client import Client, handle_file
+    from gradio_client.exceptions import AppError
+
+    from coam.app.engine import default_loader, model_names
+
+    with running_app(matcher_loader=default_loader, api=True) as address:
+        client = Client(address, verbose=False, analytics_enabled=False)
+        endpoints = client.view_api(return_format="dict")["named_endpoints"]
+        assert set(endpoints) >= {"/match", "/warp", "/geometry", "/explain", "/compare"}
+        names = [each["parameter_name"] for each in endpoints["/geometry"]["parameters"]]
+        assert names[:4] == ["photo1", "photo2", "model", "resolution"]
+        schema = json.loads(get(address, "gradio_api/openapi.json")[2])
+        assert any("match" in path for path in schema["paths"])
+        pair = [*map(handle_file, photos), model_names()[0], 320]
+        facts, files = client.predict(*pair, 64, "one look", "lines", api_name="/match")
+        assert 0 < facts["matches"] <= 64
+        assert Path(files[0]).name == "matches.npz"
+        with pytest.raises(AppError, match=r"not in the list of choices|must be one of"):
+            client.predict(*pair[:3], 4096, 64, "one look", "lines", api_name="/match")
+        for path, headers in (
+            ("gradio_api/openapi.json", {"Host": "evil.example"}),
+            ("gradio_api/info", {"Sec-Fetch-Site": "cross-site"}),
+            ("gradio_api/call/match", {"Origin": "http://evil.example"}),
+        ):
+            data = b'{"data": []}' if "call" in path else None
+            request = urllib.request.Request(address + path, data, headers)
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(request, timeout=20)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coam.app.components import with_deadline
+from coam.app.jobs import with_deadline
 from coam.app.uploads import read_upload
 from coam.errors import CoamError, ImageError
 

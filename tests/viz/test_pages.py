@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,11 +11,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from coam.errors import DataError
 from coam.viz import SceneCamera, match_page, scene_page
 from coam.viz.match_page import progressive_order
 from coam.viz.scene import MOST_POINTS, upright_scene
+from coam.viz.warp_page import warp_page
 
 VOID = {"meta", "input", "br", "img", "link", "hr"}
 
@@ -152,8 +155,14 @@ def test_scene_page_embeds_points_colours_and_cameras():
     cloud, colours = rng.normal(size=(1000, 3)), rng.integers(0, 256, (1000, 3))
     data = read_page(scene_page(cloud, colours, ring_cameras(), title="<b>scene</b>"))
     assert data["count"] == 1000
-    assert decode(data["points"], "<f4").shape == (3000,)
-    np.testing.assert_array_equal(decode(data["colours"], "u1").reshape(-1, 3), colours)
+    # In random order, each point with its own colour.
+    placed = upright_scene(cloud, colours, ring_cameras()).points
+    shown = np.hstack(
+        [decode(data["points"], "<f4").reshape(-1, 3), decode(data["colours"], "u1").reshape(-1, 3)]
+    )
+    expected = np.hstack([placed, colours]).astype(np.float32)
+    np.testing.assert_array_equal(shown[np.lexsort(shown.T)], expected[np.lexsort(expected.T)])
+    assert (shown[:, :3] != placed).any()
     assert decode(data["frusta"], "<f4").size == 12 * 18
     assert data["names"][3] == "photo3.jpg"
     assert data["title"] == "<b>scene</b>"
@@ -175,3 +184,53 @@ def test_scene_awkward_inputs():
     bad = ring_cameras(1)[0]._replace(translation=np.array([np.nan, 0, 0]))
     with pytest.raises(DataError, match="not registered"):
         scene_page(np.zeros((3, 3)), np.zeros((3, 3)), [bad])
+
+
+def test_scene_page_shows_photos_in_their_cameras():
+    photos = [np.full((60, 80, 3), 20 * k, np.uint8) for k in range(12)]
+    page = scene_page(
+        np.zeros((5, 3)), np.ones((5, 3)), ring_cameras(), photos=photos, located=["photo3.jpg"]
+    )
+    data = read_page(page)
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in data["photos"])
+    assert [name for name, there in zip(data["names"], data["located"], strict=True) if there] == [
+        "photo3.jpg"
+    ]
+    assert read_page(scene_page(np.zeros((5, 3)), np.ones((5, 3)), ring_cameras()))["photos"] == []
+    with pytest.raises(DataError, match="one photo per camera"):
+        scene_page(np.zeros((5, 3)), np.ones((5, 3)), ring_cameras(), photos=photos[:3])
+
+
+def test_match_page_carries_residuals_and_matrices_of_models(shifted_pair):
+    plane, two_view = shifted_pair.homography(), shifted_pair.fundamental()
+    data = read_page(match_page(shifted_pair, models=[plane, two_view], figures=[("a", "<b>")], pick=True))
+    names = [model["name"] for model in data["models"]]
+    assert names == ["homography", "fundamental matrix"]
+    for model, shown in zip((plane, two_view), data["models"], strict=True):
+        residuals = decode(shown["residuals"], "<f4")
+        np.testing.assert_allclose(residuals, model.residuals, rtol=1e-4, atol=1e-4)
+        assert ((residuals <= shown["threshold"]) == model.inliers).mean() > 0.99
+    np.testing.assert_allclose(data["models"][0]["homography"], plane.matrix.ravel())
+    np.testing.assert_allclose(data["models"][1]["fundamental"], two_view.matrix.ravel())
+    assert data["figures"] == [["a", "<b>"]]
+
+
+def test_warp_page_keeps_places_and_certainty():
+    rows, columns = np.mgrid[:40, :60].astype(np.float32)
+    points = np.stack([2 * columns + 5, 2 * rows - 3], axis=-1)  # of the photo, which is twice as large
+    displacement = points - np.stack([2 * columns + 0.5, 2 * rows + 0.5], axis=-1)
+    certainty = np.zeros((40, 60), np.float32)
+    certainty[:, 30:] = 1
+    photo = np.full((80, 120, 3), 90, np.uint8)
+    page = warp_page(photo, photo, np.full((40, 60, 3), 70, np.uint8), points, displacement, certainty)
+    data = read_page(page)
+    width, height = data["grid"]
+    places = decode(data["places"], "<f4").reshape(height, width, 2)
+    np.testing.assert_array_equal(places, points[2::4, 2::4])
+    grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(data["certainty"].split(",")[1]))))
+    assert grey.shape == (40, 60)
+    assert (grey[:, :28] == 0).all()
+    assert (grey[:, 32:] == 255).all()
+    assert data["sizes"] == [[120, 80], [120, 80]]
+    with pytest.raises(DataError, match="one size"):
+        warp_page(photo, photo, photo, points, displacement, certainty)

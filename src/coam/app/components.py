@@ -1,23 +1,20 @@
-"""Gradio, and the components and events that several tabs share."""
+"""Gradio, and the parts that several tabs have: photos of the pair, settings, buttons, downloads."""
 
 from __future__ import annotations
 
-import html
 import os
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Generator
-from contextlib import closing
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coam.app.engine import Engine, Upload, model_names
-from coam.errors import CoamError, DataError, import_extra
+import numpy as np
 
-if TYPE_CHECKING:
-    from coam.matcher import Matcher, PreparedImage
+from coam.app.engine import LOOKS, Engine, model_names
+from coam.app.jobs import PRIVATE
+from coam.app.page import refusal, result_folder
+from coam.errors import CoamError, import_extra
+from coam.images import RGB
 
 # Read when gradio is imported: it sends nothing to any other host.
 _OFFLINE = {
@@ -27,9 +24,8 @@ _OFFLINE = {
     "GRADIO_RUN_HISTORY": "False",  # its routes ask huggingface.co
     "DO_NOT_TRACK": "1",
 }
-_RESULTS = "coam-result-"
-Examples = dict[str, Callable[[], tuple[Path, Path]]]  # title -> where the two photos are
-JOB_EVENT = {"concurrency_id": "one-job", "api_visibility": "private"}  # one queue, one job at a time
+Examples = dict[str, Callable[[], tuple[RGB, RGB]]]  # title -> two photos
+PHOTO_LABELS = ("photo 1", "photo 2")
 
 
 def import_gradio() -> Any:
@@ -39,37 +35,72 @@ def import_gradio() -> Any:
 
 
 def upload_folder() -> Path:
-    """Where gradio keeps uploads, and its copies of examples."""
+    """Where gradio keeps uploads, and its copies of what is shown."""
     from gradio.utils import get_upload_folder
 
     return Path(get_upload_folder())
 
 
-def photo_pair(gradio: Any, tab: str, labels: tuple[str, str], examples: Examples) -> list[Any]:
-    """Two places for photos side by side, called `tab`-photo-1 and -2, and buttons that fill them."""
-    photos = []
-    with gradio.Row():
-        for number, label in enumerate(labels, start=1):
-            photo = gradio.Image(
-                label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
-                height=300, elem_id=f"{tab}-photo-{number}", buttons=["fullscreen"],
-            )  # fmt: skip
-            # The path may be anything: `Engine.read` opens uploads only.
-            photo.preprocess = lambda payload: None if payload is None else payload.path
-            photos.append(photo)
-    with gradio.Row():
-        for title, find in examples.items():
-            if is_installed(find):
+def photo_input(gradio: Any, name: str, label: str, height: int, sources: list[str]) -> Any:
+    """A place for a photo, called `name`; its value is a path that only `Engine.read` opens."""
+    photo = gradio.Image(
+        label=label, type="filepath", image_mode=None, format="png", sources=sources, height=height,
+        elem_id=name, buttons=["fullscreen"], alt_text=label,
+    )  # fmt: skip
+    # The path may be anything: `Engine.read` opens uploads only.
+    photo.preprocess = lambda payload: None if payload is None else payload.path
+    return photo
+
+
+def show_previews(gradio: Any, engine: Engine, photo: Any, label: str, also: list[Any]) -> None:
+    """Show each new photo as it is meant, upright and whatever its format: the server makes a preview.
+
+    The preview stands for the upload wherever the engine reads it; it is shown in `also` too.
+    """
+
+    def preview(path: str | None) -> Any:
+        shown = None
+        if path is not None:
+            try:
+                shown = engine.preview(path, label, result_folder(engine.limits.file_seconds))
+            except CoamError as error:
+                refusal(gradio, error)
+        first = gradio.skip() if shown is None else shown
+        return (first, *(shown for _ in also)) if also else first
+
+    photo.input(preview, photo, [photo, *also], queue=False, show_progress="hidden", **PRIVATE)
+
+
+def examples_row(gradio: Any, engine: Engine, examples: Examples, photos: list[Any], also: list[Any]) -> None:
+    """Buttons that fill the places of both photos, and one that swaps them; `also` shows photo 1."""
+
+    def swap(path0: str | None, path1: str | None) -> tuple[Any, ...]:
+        # Previews made anew: a path from the page is read by the engine or not at all.
+        folders = [result_folder(engine.limits.file_seconds) for _ in photos]
+        try:
+            second, first = (
+                None if path is None else engine.preview(path, label, folder)
+                for path, label, folder in zip((path0, path1), PHOTO_LABELS, folders, strict=True)
+            )
+        except CoamError as error:
+            refusal(gradio, error)
+            return tuple(gradio.skip() for _ in (*photos, *also))
+        return first, second, *(first for _ in also)
+
+    def filled(read: Callable[[], tuple[RGB, RGB]]) -> Callable[[], tuple[Any, ...]]:
+        def fill() -> tuple[Any, ...]:
+            pair = read()
+            return (*pair, *(pair[0] for _ in also))
+
+        return fill
+
+    with gradio.Row(elem_id="examples"):
+        for title, read in examples.items():
+            if is_installed(read):
                 button = gradio.Button(f"Example: {title}", size="sm")
-                read = _reader(find)
-                button.click(read, None, photos, api_visibility="private", show_progress="hidden")
-    return photos
-
-
-def _reader(find: Callable[[], tuple[Path, Path]]) -> Callable[[], tuple[Any, ...]]:
-    from coam.images import load_image
-
-    return lambda: tuple(load_image(path).rgb for path in find())
+                button.click(filled(read), None, [*photos, *also], show_progress="hidden", **PRIVATE)
+        swapped = gradio.Button("⇄ Swap photos", size="sm", elem_id="swap")
+        swapped.click(swap, photos, [*photos, *also], show_progress="hidden", **PRIVATE)
 
 
 def is_installed(find: Callable[[], object]) -> bool:
@@ -81,133 +112,77 @@ def is_installed(find: Callable[[], object]) -> bool:
     return True
 
 
-def settings_row(gradio: Any, engine: Engine) -> list[Any]:
-    """Model and resolution."""
-    names = model_names()
-    return [
-        gradio.Dropdown(names, value=names[0], label="model"),
-        gradio.Dropdown(list(engine.limits.resolutions), value=512, label="resolution (long side, pixels)"),
-    ]
+def settings(gradio: Any, engine: Engine) -> list[Any]:
+    """Model, resolution, number of matches, and how thoroughly: as on the command line."""
+    names, limits = model_names(), engine.limits
+    with gradio.Row():
+        chosen = [
+            gradio.Dropdown(names, value=names[0], label="model", info="The network; the first is the best."),
+            gradio.Dropdown(
+                list(limits.resolutions), value=800, label="resolution (long side, pixels)",
+                info="Photos are shrunk to this. More finds finer matches and takes longer.",
+            ),
+            gradio.Slider(
+                16, limits.max_matches, value=2048, step=16, label="most matches",
+                info="The best so many are kept.",
+            ),
+            gradio.Radio(
+                list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly",
+                info="One look is quickest. An aligned look sees both photos once more from one viewpoint. A "
+                "search also tries zooms and turns where nothing was found.",
+            ),
+        ]  # fmt: skip
+    return chosen
 
 
 def job_controls(gradio: Any, tab: str, label: str) -> tuple[Any, Any, Any]:
     """Buttons that start and cancel the job of a tab, and its status line: `tab`-start, -cancel, -status."""
     with gradio.Row():
-        start = gradio.Button(label, variant="primary", elem_id=f"{tab}-start")
-        stop = gradio.Button("Cancel", elem_id=f"{tab}-cancel")
-    return start, stop, gradio.Markdown(elem_id=f"{tab}-status")
+        start = gradio.Button(label, variant="primary", elem_id=f"{tab}-start", scale=3)
+        stop = gradio.Button("Cancel", elem_id=f"{tab}-cancel", scale=1)
+    return start, stop, gradio.Markdown(elem_id=f"{tab}-status", elem_classes="status")
 
 
-def prepare_pair(
-    engine: Engine, paths: tuple[str, str], labels: tuple[str, str], load: Callable[[], Matcher]
-) -> Generator[Any, None, tuple[Matcher, list[Upload], list[PreparedImage], float]]:
-    """The first steps of a job on two photos: says what it does; the matcher, the photos, when it began."""
-    photos = [engine.read(path, label) for path, label in zip(paths, labels, strict=True)]
-    yield "loading the model …", None, None, None
-    matcher, began, prepared = load(), time.perf_counter(), []
-    for photo, label in zip(photos, labels, strict=True):
-        yield f"looking at {label} …", None, None, None
-        prepared.append(engine.prepare(matcher, photo))
-    return matcher, photos, prepared, began
-
-
-def with_deadline(job: Callable[..., Generator[Any, Any, Any]], seconds: float) -> Callable[..., Any]:
-    """The job, which gets a `DataError` at its first step after so many seconds, and may answer to it.
-
-    A step that runs cannot be ended from outside; sizes and numbers are bounded so that none takes long.
-    """
-
-    @wraps(job)
-    def limited(*arguments: Any) -> Generator[Any, None, None]:
-        ends = time.monotonic() + seconds
-        with closing(job(*arguments)) as steps:
-            for step in steps:
-                yield step
-                if time.monotonic() > ends:
-                    yield steps.throw(DataError(f"this took more than {seconds:.0f} s, so it was ended"))
-                    return
-
-    return limited
-
-
-def connect_job(
-    controls: tuple[Any, Any, Any],
-    job: Callable[..., Generator[Any, Any, Any]],
-    inputs: list[Any],
-    outputs: list[Any],
-    seconds: float,
-    cancel: Callable[..., str] = lambda: "cancelled",
-) -> None:
-    """Start `job` on a click; `outputs` come after the status line. Cancelling shows what `cancel` returns.
-
-    A job is a generator: one that is cancelled, or has taken so many seconds, ends at its next step.
-    """
-    start, stop, status = controls
-    event = start.click(
-        with_deadline(job, seconds), inputs, [status, *outputs], show_progress_on=[status], **JOB_EVENT
-    )
-    stop.click(cancel, None, status, cancels=[event], queue=False, api_visibility="private")
-
-
-def picture_output(gradio: Any, name: str) -> Any:
+def picture_output(gradio: Any, name: str, described: str) -> Any:
     """A place for a picture that a tab answers with. WebP is written several times quicker than PNG."""
     return gradio.Image(
         elem_id=name, format="webp", interactive=False, buttons=["download", "fullscreen"], show_label=False,
+        alt_text=described,
     )  # fmt: skip
 
 
-def _motorcycle() -> tuple[Path, Path]:
+def downloads(gradio: Any, tab: str, label: str = "download") -> Any:
+    """A list of files to download, called `tab`-files."""
+    return gradio.File(label=label, file_count="multiple", elem_id=f"{tab}-files", interactive=False)
+
+
+def _motorcycle() -> tuple[RGB, RGB]:
     from coam import samples
+    from coam.images import load_image
 
     pair = samples.motorcycle()
-    return pair.left, pair.right
+    return load_image(pair.left).rgb, load_image(pair.right).rgb
 
 
-def _courtyard(name0: str, name1: str) -> tuple[Path, Path]:
+def _motorcycle_turned() -> tuple[RGB, RGB]:
+    """The right photo on its side, and half of it: what the search for turns and zooms is for."""
+    left, right = _motorcycle()
+    height, width = right.shape[:2]
+    cut = right[height // 6 : -height // 6, width // 6 : -width // 6]
+    return left, np.ascontiguousarray(np.rot90(cut))
+
+
+def _courtyard(name0: str, name1: str) -> tuple[RGB, RGB]:
     from coam import samples
+    from coam.images import load_image
 
     yard = samples.courtyard()
-    return yard.image(name0), yard.image(name1)
+    return load_image(yard.image(name0)).rgb, load_image(yard.image(name1)).rgb
 
 
-MATCH_EXAMPLES: Examples = {
+EXAMPLES: Examples = {
     "motorcycle": _motorcycle,
+    "motorcycle, turned and cut": _motorcycle_turned,
     "courtyard, day and night": partial(_courtyard, "day_04", "night_02"),
+    "courtyard, night and day": partial(_courtyard, "night_03", "day_08"),
 }
-STYLE_EXAMPLES: Examples = {
-    "courtyard, day to night": partial(_courtyard, "day_04", "night_02"),
-    "courtyard, night to day": partial(_courtyard, "night_03", "day_08"),
-}
-
-
-def result_folder(keep_seconds: float) -> Path:
-    """A new folder for results; those of earlier jobs that are older than `keep_seconds` are deleted.
-
-    The page's own copies of what it shows are in gradio's cache, which has the same age limit.
-    """
-    for old in Path(tempfile.gettempdir()).glob(f"{_RESULTS}*"):
-        try:
-            if time.time() - old.stat().st_mtime > keep_seconds:
-                shutil.rmtree(old, ignore_errors=True)
-        except FileNotFoundError:  # another job was quicker
-            continue
-    return Path(tempfile.mkdtemp(prefix=_RESULTS))
-
-
-def framed(page: str, height: int = 640) -> str:
-    """A self-contained page inside the app: its scripts run, but cannot reach the app around it."""
-    return (
-        f'<iframe sandbox="allow-scripts" style="width:100%;height:{height}px;border:0;border-radius:8px" '
-        f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
-    )
-
-
-def refusal(gradio: Any, error: CoamError) -> str:
-    """Show the visitor what is wrong; gives the same words for the tab's status line.
-
-    Other errors than ours stay unspecific for visitors: gradio only says that there was one.
-    """
-    words = html.escape(str(error))
-    # Stays until it is closed: a message that vanishes while one reads it helps nobody.
-    gradio.Warning(words, duration=None, title="This did not work")
-    return f"⚠ {words}"

@@ -1,149 +1,102 @@
-"""The page: tabs, inputs, outputs, and which function answers which event."""
+"""The page: one pair of photos, and a tab for each thing to do with it; reconstruction has its own photos."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from coam.app import components as ui
-from coam.app.engine import (
-    DEFAULT_LIMITS,
-    LOOKS,
-    PICTURES,
-    Engine,
-    Limits,
-    MatcherLoader,
-    default_loader,
-    draw_or_lines,
-    has_stylizer,
-    summary_of,
-    write_results,
-)
-from coam.errors import CoamError
+from coam.app.compare import compare_tab
+from coam.app.engine import DEFAULT_LIMITS, Engine, Limits, MatcherLoader, default_loader, has_stylizer
+from coam.app.explain import explain_tab
+from coam.app.geometry import geometry_tab
+from coam.app.jobs import PRIVATE, Job
+from coam.app.match import match_tab
+from coam.app.programs import publish
+from coam.app.warp import warp_tab
 
 _INTRODUCTION = (
     "# coam\nCorrespondences between two photos of one place when light, season or viewpoint have changed. "
     "Photos stay on this machine and are deleted after use."
 )
+# Which parts of the page a tab needs: those of the pair, or none of them.
+_SHOW_PAIR = "() => { document.body.classList.remove('coam-no-pair'); }"
+_HIDE_PAIR = "() => { document.body.classList.add('coam-no-pair'); }"
 
 
 def create_app(
-    matcher_loader: MatcherLoader = default_loader, limits: Limits = DEFAULT_LIMITS, device: str = "auto"
+    matcher_loader: MatcherLoader = default_loader,
+    limits: Limits = DEFAULT_LIMITS,
+    device: str = "auto",
+    api: bool = False,
 ) -> Any:
     """The web app as a `gradio.Blocks`; nothing is loaded or started before it is launched and used.
 
-    matcher_loader: gives the `Matcher` of a model's and a device's name, on first use.
+    matcher_loader: gives the `Matcher` of a model's and a device's name, on first use. api: whether programs
+    may call the tabs' jobs over HTTP (docs/app.md).
     """
     gradio = ui.import_gradio()
     engine = Engine(matcher_loader, limits, device, ui.upload_folder())
     age = limits.file_seconds
+    jobs: dict[str, tuple[Job, list[Any]]] = {}
+    closing: list[Callable[[], None]] = []
     with gradio.Blocks(title="coam", analytics_enabled=False, delete_cache=(age // 4, age)) as app:
-        gradio.Markdown(_INTRODUCTION)
-        with gradio.Tab("Match"):
-            _match_tab(gradio, engine)
-        with gradio.Tab("Explain"):
-            _explain_tab(gradio, engine)
-        if all(find_spec(name) for name in ("pycolmap", "coam.sfm.pipeline", "coam.cli.sfm")):
-            from coam.app.reconstruct import reconstruct_tab
+        # Outside the tabs: parts of a tab that is not shown know nothing of the browser yet.
+        key = gradio.BrowserState(None, storage_key="coam-reconstruction")
+        with gradio.Row(elem_id="head"):
+            gradio.Markdown(_INTRODUCTION)
+            gradio.Button("Tour", size="sm", elem_id="tour-start", scale=0, min_width=90)
+        with gradio.Column(elem_id="pair"):
+            with gradio.Row():
+                sources = ["upload", "webcam", "clipboard"]
+                photos = [
+                    ui.photo_input(gradio, f"photo-{number}", label, 230, sources)
+                    for number, label in enumerate(ui.PHOTO_LABELS, start=1)
+                ]
+            examples = gradio.Row()
+            with gradio.Accordion(
+                "Settings: model, resolution, how thoroughly", open=False, elem_id="settings"
+            ):
+                settings = ui.settings(gradio, engine)
+        pair = [*photos, *settings]
+        with gradio.Tabs(elem_id="tabs"):
+            with _tab(gradio, "Match"):
+                jobs["match"] = match_tab(gradio, engine, pair)
+            with _tab(gradio, "Warp"):
+                jobs["warp"] = warp_tab(gradio, engine, pair)
+            with _tab(gradio, "Geometry"):
+                jobs["geometry"] = geometry_tab(gradio, engine, pair)
+            with _tab(gradio, "Explain"):
+                explain, inputs, clicked = explain_tab(gradio, engine, pair)
+                jobs["explain"] = explain, inputs
+            if has_stylizer():
+                from coam.app.stylize import stylize_tab
 
-            with gradio.Tab("Reconstruct"):
-                reconstruct_tab(gradio, engine)
-        if has_stylizer():
-            from coam.app.stylize import stylize_tab
+                with _tab(gradio, "Stylize"):
+                    jobs["stylize"] = stylize_tab(gradio, engine, pair)
+            with _tab(gradio, "Compare"):
+                jobs["compare"] = compare_tab(gradio, engine, pair)
+            if all(find_spec(name) for name in ("pycolmap", "coam.sfm.pipeline", "coam.cli.sfm")):
+                from coam.app.reconstruct import reconstruct_tab
+                from coam.app.reconstruction import Reconstructions
 
-            with gradio.Tab("Stylize"):
-                stylize_tab(gradio, engine)
+                works = Reconstructions()
+                closing.append(works.close)
+                with _tab(gradio, "Reconstruct", with_pair=False):
+                    jobs |= reconstruct_tab(gradio, app, engine, works, key)
+        for number, (photo, label) in enumerate(zip(photos, ui.PHOTO_LABELS, strict=True)):
+            ui.show_previews(gradio, engine, photo, label, [clicked] if number == 0 else [])
+        with examples:
+            ui.examples_row(gradio, engine, ui.EXAMPLES, photos, [clicked])
+        if api:
+            publish(gradio, jobs, limits)
+    app.coam_closing = closing  # to be called when the app ends
     app.queue(max_size=limits.waiting_jobs, default_concurrency_limit=1)
     return app
 
 
-def _match_tab(gradio: Any, engine: Engine) -> None:
-    photos = ui.photo_pair(gradio, "match", ("photo 1", "photo 2"), ui.MATCH_EXAMPLES)
-    with gradio.Row():
-        settings = ui.settings_row(gradio, engine)
-        most = gradio.Slider(16, engine.limits.max_matches, value=2048, step=16, label="most matches")
-        kind = gradio.Dropdown(list(PICTURES), value="lines", label="picture")
-    looks = gradio.Radio(
-        list(LOOKS), value=list(LOOKS)[-1], label="how thoroughly",
-        info="One look is quickest. An aligned look sees both photos once more from one viewpoint. A search "
-        "also tries zooms and turns where nothing was found.",
-    )  # fmt: skip
-    controls = ui.job_controls(gradio, "match", "Match")
-    picture = ui.picture_output(gradio, "match-picture")
-    with gradio.Accordion("Look closer: pan, zoom, hover, filter, flicker", open=False):
-        page = gradio.HTML(elem_id="match-page")
-    files = gradio.File(label="download", file_count="multiple", elem_id="match-files", interactive=False)
-
-    def run(
-        path0: str, path1: str, model: str, resolution: int, most: float, looks: str, shown: str
-    ) -> Generator[Any, None, None]:
-        from coam.viz import match_page
-
-        try:
-            load = partial(engine.matcher, model, int(resolution), int(most), looks)
-            steps = ui.prepare_pair(engine, (path0, path1), ("photo 1", "photo 2"), load)
-            matcher, _, prepared, began = yield from steps
-            yield "matching …", None, None, None
-            matches = engine.match(matcher, *prepared)
-            seconds = time.perf_counter() - began
-            drawn, note = draw_or_lines(matches, shown)
-            results = write_results(matches, drawn, ui.result_folder(engine.limits.file_seconds))
-            yield summary_of(matches, seconds, note), drawn, ui.framed(match_page(matches)), results
-        except CoamError as error:
-            yield ui.refusal(gradio, error), None, None, None
-
-    ui.connect_job(
-        controls,
-        run,
-        [*photos, *settings, most, looks, kind],
-        [picture, page, files],
-        engine.limits.job_seconds,
-    )
-
-
-def _explain_tab(gradio: Any, engine: Engine) -> None:
-    gradio.Markdown("Choose two photos, then **click a point in photo 1**: what does the network look at?")
-    photos = ui.photo_pair(gradio, "explain", ("photo 1: click a point", "photo 2"), ui.MATCH_EXAMPLES)
-    with gradio.Row():
-        settings = ui.settings_row(gradio, engine)
-        maps = gradio.Checkbox(label="also show distinctiveness", value=False)
-    status = gradio.Markdown(elem_id="explain-status")
-    picture = ui.picture_output(gradio, "explain-picture")
-
-    def answer(
-        path0: str, path1: str, model: str, resolution: int, distinctiveness: bool, event: Any
-    ) -> tuple[str, Any]:
-        from coam.viz import draw_explanation
-
-        try:
-            photo0, photo1 = engine.read(path0, "photo 1"), engine.read(path1, "photo 2")
-            began = time.perf_counter()
-            matcher = engine.matcher(model, int(resolution))
-            prepared0, prepared1 = engine.prepare(matcher, photo0), engine.prepare(matcher, photo1)
-            x, y = (
-                min(max(float(at), 0), side - 1)
-                for at, side in zip(event.index, photo0.image.size, strict=True)
-            )
-            explanation = engine.explain(matcher, prepared0, prepared1, (x, y))
-            drawn = draw_explanation(explanation, distinctiveness=distinctiveness)
-            words = (
-                f"({x:.0f}, {y:.0f}) in photo 1 → "
-                f"**({explanation.best[0]:.1f}, {explanation.best[1]:.1f})** in photo 2, "
-                f"answered in {time.perf_counter() - began:.2f} s"
-            )
-            return words, drawn
-        except CoamError as error:
-            return ui.refusal(gradio, error), None
-
-    answer.__annotations__["event"] = gradio.SelectData  # gradio hands the click to the argument of this type
-    photos[0].select(
-        answer,
-        [*photos, *settings, maps],
-        [status, picture],
-        show_progress_on=[status],
-        trigger_mode="always_last",
-        **ui.JOB_EVENT,
-    )
+def _tab(gradio: Any, name: str, with_pair: bool = True) -> Any:
+    tab = gradio.Tab(name, elem_id=f"tab-{name.lower()}")
+    tab.select(None, js=_SHOW_PAIR if with_pair else _HIDE_PAIR, **PRIVATE)
+    return tab

@@ -1,87 +1,41 @@
-"""The tab Reconstruct: a handful of photos in, a point cloud to look around in and the model to download."""
+"""The tab Reconstruct: a handful of photos in; stages, states, a 3D view, localization, downloads.
+
+A reconstruction is a process that goes on when the page is reloaded: the browser keeps its key.
+"""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from coam import samples
 from coam.app import components as ui
-from coam.app.engine import Engine
+from coam.app.commands import Command
+from coam.app.engine import Engine, model_names
+from coam.app.jobs import ONE_JOB, PRIVATE, Answer, Job, Steps, with_deadline
+from coam.app.page import framed, refusal, result_folder
+from coam.app.reconstruction import (
+    Reconstruction,
+    Reconstructions,
+    archive_of,
+    free_name,
+    photo_states,
+    scene_of,
+    stage_of,
+    stages_html,
+    states_html,
+    summary_of,
+    thumbnails,
+    words_about,
+    write_photo,
+)
 from coam.errors import CoamError, ConfigError, DataError
 from coam.store.documents import read_json
 
 EXAMPLE_VIEWS = slice(3, 9)  # of the courtyard by day: six neighbours, done in less than a minute
-_POLL_SECONDS = 0.3  # between two questions whether the job still runs
-
-
-class Job:
-    """One reconstruction in its own process, so that it can be stopped at any moment."""
-
-    def __init__(self, photos: Path, output: Path, model: str, resolution: int, device: str = "auto") -> None:
-        command = [sys.executable, "-m", "coam", "sfm", str(photos), "--output", str(output)]
-        command += ["--model", model, "--resolution", str(resolution), "--device", device]
-        self.lines: list[str] = []
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip():
-                self.lines.append(line.strip())
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """End the process now; harmless when it has ended."""
-        if self.running:
-            self._process.kill()
-        self._process.wait()
-
-    def check(self) -> None:
-        """Raise what went wrong, once the process has ended."""
-        self._reader.join(timeout=5)
-        if self._process.returncode < 0:
-            raise DataError("the reconstruction was cancelled")
-        if self._process.returncode != 0:
-            words = next((line for line in reversed(self.lines) if line.startswith("error:")), "")
-            raise DataError(
-                words.removeprefix("error:").strip() or "the reconstruction failed; try other photos"
-            )
-
-
-def collect_photos(engine: Engine, paths: list[str] | None, folder: Path) -> int:
-    """Write the uploads that are photos within the limits into `folder`, under names of ours; how many."""
-    if not paths or len(paths) < 2:
-        raise ConfigError("choose at least two photos of one place")
-    if len(paths) > engine.limits.max_photos:
-        raise ConfigError(
-            f"{len(paths)} photos are too many here; at most {engine.limits.max_photos} (or use: coam sfm)"
-        )
-    folder.mkdir(parents=True)
-    for number, path in enumerate(paths, start=1):
-        photo = engine.read(path, f"photo {number}")
-        # Written anew: what the reconstruction reads is then surely a picture of the allowed size.
-        exif = Image.Exif()
-        if photo.image.focal35:  # the camera model starts from it
-            exif.get_ifd(0x8769)[0xA405] = round(photo.image.focal35)
-        picture = Image.fromarray(photo.image.rgb)
-        picture.save(folder / f"photo_{number:03d}.jpg", quality=95, exif=exif)
-    return len(paths)
+_WATCH_AGAIN = {"concurrency_id": "watching", "concurrency_limit": 8}
 
 
 def bundled_scene(folder: Path) -> list[str]:
@@ -90,87 +44,197 @@ def bundled_scene(folder: Path) -> list[str]:
     return [str(shutil.copy(path, folder / path.name)) for path in samples.courtyard().day[EXAMPLE_VIEWS]]
 
 
-def reconstruct_tab(gradio: Any, engine: Engine) -> None:
-    """Add the tab's parts to the page that is being built."""
-    gradio.Markdown(f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap.")
+def reconstruct_tab(
+    gradio: Any, app: Any, engine: Engine, all_works: Reconstructions, key: Any
+) -> dict[str, tuple[Job, list[Any]]]:
+    """Add the tab's parts to `app`, the page that is being built; gives its jobs and their inputs.
+
+    key: the state in which the browser keeps which reconstruction is its own.
+    """
+    gradio.Markdown(
+        f"Two to {engine.limits.max_photos} photos of one place or object, with much overlap: walk around "
+        "it, a step between photos. It goes on when you reload the page."
+    )
     photos = gradio.File(
         label="photos", file_count="multiple", type="filepath", elem_id="sfm-photos", height=180,
     )  # fmt: skip
     if ui.is_installed(samples.courtyard):
         example = gradio.Button("Example: courtyard, six pictures", size="sm", elem_id="sfm-example")
         example.click(
-            lambda: bundled_scene(ui.result_folder(engine.limits.file_seconds)),
-            None,
-            photos,
-            api_visibility="private",
+            lambda: bundled_scene(result_folder(engine.limits.file_seconds)), None, photos, **PRIVATE
         )
+    names = model_names()
     with gradio.Row():
-        settings = ui.settings_row(gradio, engine)
-    controls = ui.job_controls(gradio, "sfm", "Reconstruct")
+        settings = [
+            gradio.Dropdown(names, value=names[0], label="model", info="The network that matches."),
+            gradio.Dropdown(
+                list(engine.limits.resolutions), value=800, label="resolution (long side, pixels)",
+                elem_id="sfm-resolution", info="Photos are shrunk to this for matching.",
+            ),
+        ]  # fmt: skip
+    start, stop, status = ui.job_controls(gradio, "sfm", "Reconstruct")
+    stages = gradio.HTML(elem_id="sfm-stages")
     page = gradio.HTML(elem_id="sfm-page")
-    files = gradio.File(label="download the model (COLMAP)", elem_id="sfm-files", interactive=False)
-    jobs: dict[str, Job] = {}  # by visitor
+    states = gradio.HTML(elem_id="sfm-states")
+    files = gradio.File(
+        label="download: model (COLMAP), photos, 3D page", elem_id="sfm-files", interactive=False
+    )
+    with gradio.Accordion("Where was another photo taken? (after reconstructing)", open=True):
+        sources = ["upload", "webcam", "clipboard"]
+        query = ui.photo_input(gradio, "sfm-query", "photo to locate", 220, sources)
+        gradio.Markdown("It is matched with the model's photos; its camera is drawn in blue.")
+        locate = gradio.Button("Locate this photo", variant="primary", elem_id="sfm-locate")
+        located = gradio.Markdown(elem_id="sfm-located", elem_classes="status")
+    ui.show_previews(gradio, engine, query, "the photo to locate", [])
+    parts = [status, stages, page, states, files]
+    nothing = (None,) * (len(parts) - 1)
 
-    def run(paths: list[str] | None, model: str, resolution: int, request: Any) -> Generator[Any, None, None]:
-        folder = ui.result_folder(engine.limits.file_seconds)
-        visitor = str(request.session_hash)
-        job: Job | None = None
+    def finished(work: Reconstruction) -> tuple[Any, ...]:
+        summary = summary_of(work)
+        scene, observations = scene_of(work)
+        table = states_html(photo_states(work, summary, observations), thumbnails(work))
+        view = framed(scene, "point cloud with cameras: drag, zoom, click a camera")
+        return words_about(summary), None, view, table, archive_of(work, scene)
+
+    def follow(work: Reconstruction) -> Generator[tuple[Any, ...], None, None]:
+        """What the page shows of it until it is done, and then."""
+        for _ in work.command.wait():
+            shown = stages_html(stage_of(work.command.lines), work.command.seconds)
+            yield "reconstructing …", shown, None, None, None
+        yield "reading the model …", None, None, None, None
+        yield finished(work)
+
+    def run(paths: list[str] | None, model: str, resolution: int) -> Generator[Any, None, None]:
         try:
-            yield "reading the photos …", None, None
-            collect_photos(engine, paths, folder / "photos")
-            job = jobs[visitor] = Job(
-                folder / "photos", folder / "model", model, int(resolution), engine.device
-            )
-            for words in follow(job):
-                yield words, None, None
-            yield finished(folder / "model")
+            yield "reading the photos …", *nothing, gradio.skip()
+            work = begin(engine, all_works, paths, model, resolution)
+            for shown in follow(work):
+                yield *shown, work.key
         except CoamError as error:
-            yield ui.refusal(gradio, error), None, None
-        finally:
-            # Also reached when the visitor cancels or closes the page.
-            if job is not None:
-                job.stop()
-            jobs.pop(visitor, None)
-            for name in ("photos", "model"):
-                shutil.rmtree(folder / name, ignore_errors=True)
+            yield refusal(gradio, error), *nothing, gradio.skip()
 
-    run.__annotations__["request"] = gradio.Request
+    def again(known: str | None) -> Generator[Any, None, None]:
+        """After a reload: goes on watching, or shows what there is."""
+        try:
+            if known is not None:
+                yield from follow(all_works.find(known))
+        except CoamError:
+            yield "", *nothing
 
-    def cancel(request: Any) -> str:
-        job = jobs.get(str(request.session_hash))
-        if job is not None:
-            job.stop()
+    def cancel(known: str | None) -> str:
+        try:
+            all_works.find(known).command.stop()
+        except CoamError:
+            return "nothing is running"
         return "cancelled"
 
-    cancel.__annotations__["request"] = gradio.Request
-    ui.connect_job(
-        controls, run, [photos, *settings], [page, files], engine.limits.reconstruction_seconds, cancel
+    limit = engine.limits.reconstruction_seconds
+    event = start.click(
+        with_deadline(run, limit), [photos, *settings], [*parts, key], show_progress_on=[status], **ONE_JOB,
+        **PRIVATE,
+    )  # fmt: skip
+    load = app.load(again, key, parts, show_progress="hidden", **_WATCH_AGAIN, **PRIVATE)
+    stop.click(cancel, key, status, cancels=[event, load], queue=False, **PRIVATE)
+
+    def place(path: str | None, known: str | None) -> Generator[Any, None, None]:
+        same = (gradio.skip(),) * 3
+        try:
+            work = all_works.find(known)
+            for words in locate_photo(engine, work, path):
+                yield words, *same
+            _, _, view, table, archive = finished(work)
+            yield words_about_place(work), view, table, archive
+        except CoamError as error:
+            yield refusal(gradio, error), *same
+
+    locate.click(
+        with_deadline(place, engine.limits.job_seconds), [query, key], [located, page, states, files],
+        show_progress_on=[located], **ONE_JOB, **PRIVATE,
+    )  # fmt: skip
+
+    def reconstruct(photos: list[str], model: str, resolution: int) -> Steps:
+        """A model of two or more photos: .zip with COLMAP's files, and a key for `localize`."""
+        work = begin(engine, all_works, photos, model, resolution)
+        for _ in work.command.wait():
+            yield "reconstructing …"
+        summary = summary_of(work)
+        scene, observations = scene_of(work)
+        told = photo_states(work, summary, observations)
+        facts = {
+            "key": work.key,
+            "photos": {each.name: [each.state, each.why] for each in told},
+            **{name: summary[name] for name in _FIGURES},
+        }
+        return Answer(words_about(summary), (), [archive_of(work, scene)], facts)
+
+    def localize(photo: str, key: str) -> Steps:
+        """Where a photo was taken in the model of that key: pose, camera, confidence."""
+        work = all_works.find(key)
+        yield from locate_photo(engine, work, photo)
+        return Answer(words_about_place(work), (), [], next(reversed(work.located.values())))
+
+    asked = gradio.Textbox(visible=False, label="key")
+    return {"reconstruct": (reconstruct, [photos, *settings]), "localize": (localize, [query, asked])}
+
+
+_FIGURES = ("registered_images", "sparse_points", "mean_track_length", "mean_reprojection_error", "warnings")
+
+
+def begin(
+    engine: Engine, all_works: Reconstructions, paths: list[str] | None, model: str, resolution: int
+) -> Reconstruction:
+    """Check what a request asks for, and start it."""
+    if model not in model_names():
+        raise ConfigError(f"there is no model {model!r}; choose one of {', '.join(model_names())}")
+    if resolution not in engine.limits.resolutions:
+        allowed = ", ".join(map(str, engine.limits.resolutions))
+        raise ConfigError(f"resolution must be one of {allowed}")
+    folder = result_folder(engine.limits.file_seconds)
+    try:
+        return all_works.start(engine, paths, folder, model, int(resolution))
+    except CoamError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def locate_photo(engine: Engine, work: Reconstruction, path: str | None) -> Generator[str, None, None]:
+    """Locate an upload in a finished model, saying what is done; the answer is the last of `work.located`."""
+    if not work.finished:
+        raise DataError("there is no finished model yet; reconstruct first")
+    if len(work.located) >= engine.limits.max_photos:
+        raise DataError(f"{len(work.located)} photos were located in this model already; reconstruct again")
+    if not work.busy.acquire(blocking=False):
+        raise DataError("another photo is being located in this model; wait for it")
+    command = None
+    try:
+        file = f"query_{len(work.located) + 1:03d}.jpg"
+        write_photo(engine, path, "the photo to locate", work.folder / file)
+        answer = work.folder / "located.json"
+        answer.unlink(missing_ok=True)
+        arguments = ["localize", str(work.model), str(work.folder / file), "--photos", str(work.photos)]
+        arguments += ["--output", str(answer), "--device", engine.device]
+        command = Command(arguments, engine.limits.job_seconds)
+        try:
+            for _ in command.wait():
+                yield f"matching with the model's photos … {command.seconds:.0f} s"
+        except DataError:
+            if not answer.is_file():  # a photo that cannot be located has its answer too
+                raise
+        told = read_json(answer, shape=[dict], advice="try again")[0]
+        name = free_name(f"located {len(work.located) + 1}", set(work.names.values()))
+        work.located[name] = {**told, "file": file}
+    finally:
+        if command is not None:
+            command.stop()
+        work.busy.release()
+
+
+def words_about_place(work: Reconstruction) -> str:
+    """Where the last photo was taken, or why that is not known."""
+    name, answer = next(reversed(work.located.items()))
+    if not answer["located"]:
+        return f"⚠ **not located**: {answer['reason']}"
+    return (
+        f"**{name}**: {answer['inliers']} inliers of {answer['lifted_matches']} matches  ·  "
+        f"confidence **{answer['confidence']:.2f}**  ·  camera {answer['intrinsics']}"
     )
-
-
-def follow(job: Job) -> Iterator[str]:
-    """What the job says while it runs; raises when it fails or is cancelled."""
-    began = time.monotonic()
-    while job.running:
-        last = job.lines[-1] if job.lines else "loading the model"
-        without_paths = " ".join("…" if word.startswith("/") else word for word in last.split())
-        yield f"{without_paths} … {time.monotonic() - began:.0f} s"
-        time.sleep(_POLL_SECONDS)
-    job.check()
-
-
-def finished(model: Path) -> tuple[str, str, str]:
-    """Words, the framed point cloud, and a .zip of the model folder's COLMAP models."""
-    summary = read_json(model / "summary.json", advice="try again")
-    if summary["registered_images"] == 0:
-        raise DataError(summary["warnings"][0])
-    archive = shutil.make_archive(str(model.parent / "model"), "zip", model / "sparse")
-    words = [
-        f"**{summary['registered_images']} of {summary['photos']} photos**",
-        f"**{summary['sparse_points']:,} points**",
-        f"track length {summary['mean_track_length']:.2f}",
-        f"reprojection error {summary['mean_reprojection_error']:.2f} px",
-        f"{summary['seconds']:.0f} s",
-        *summary["warnings"],
-    ]
-    return "  ·  ".join(words), ui.framed((model / "model.html").read_text(encoding="utf-8")), archive

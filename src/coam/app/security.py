@@ -20,6 +20,7 @@ _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
 _ORIGIN = re.compile(r"(?P<scheme>https?)://" + _AUTHORITY, re.IGNORECASE)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NAMED_ENDPOINT = re.compile(r"/(call|api)/|/run/(?!predict/?$)")
 _SAFE_METHODS = ("GET", "HEAD")
 # What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
 _POLICY = "; ".join(
@@ -41,27 +42,28 @@ _POLICY = "; ".join(
 
 
 @asynccontextmanager
-async def guarded(app: Any) -> AsyncIterator[None]:
+async def guarded(app: Any, api: bool = False) -> AsyncIterator[None]:
     """Lifespan of a Starlette app: puts both guards around everything, before the first request.
 
-    Middleware that is given to gradio ends up inside gradio's own, which answers preflight requests (OPTIONS)
-    before anything that lies further in sees them.
+    api: whether endpoints may be called by their names. Middleware that is given to gradio ends up inside
+    gradio's own, which answers preflight requests (OPTIONS) before anything that lies further in sees them.
     """
-    app.middleware_stack = ContentSecurityPolicy(HostOriginGuard(app.middleware_stack))
+    app.middleware_stack = ContentSecurityPolicy(HostOriginGuard(app.middleware_stack, api))
     yield
 
 
 class HostOriginGuard:
     """ASGI middleware: requests with a foreign Host or Origin, or an odd path, are answered with one line."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    def __init__(self, app: Any, api: bool = False) -> None:
+        """api: whether endpoints may be called by their names."""
+        self.app, self.api = app, api
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         reason, status = None, 403
         if scope["type"] in ("http", "websocket"):
             reason = reason_to_refuse(scope)
-            if reason is None and not is_plain_path(scope.get("path", "")):
+            if reason is None and not is_plain_path(scope.get("path", ""), self.api):
                 reason, status = "there is no such page", 404
         if reason is None:
             await self.app(scope, receive, send)
@@ -116,13 +118,15 @@ def reason_to_refuse(scope: Any) -> str | None:
     return None
 
 
-def is_plain_path(path: str) -> bool:
+def is_plain_path(path: str, api: bool = False) -> bool:
     """Whether the app may be asked for this (decoded) path.
 
     Control characters are in no name of ours and trip what opens files. gradio's proxy of other hosts has no
-    use here: the app asks no other host for anything.
+    use here: the app asks no other host for anything. Without the HTTP API no endpoint is called by name;
+    the page itself calls by number.
     """
-    return _CONTROL.search(path) is None and "/proxy=" not in path
+    named = _NAMED_ENDPOINT.search(path) is not None
+    return _CONTROL.search(path) is None and "/proxy=" not in path and (api or not named)
 
 
 def _values(scope: Any, name: bytes) -> list[str]:

@@ -7,11 +7,13 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from coam.app.components import import_gradio
 from coam.app.engine import DEFAULT_LIMITS, Limits, MatcherLoader, default_loader
 from coam.app.interface import create_app
+from coam.app.page import style_and_script
 from coam.app.security import guarded
 from coam.errors import ConfigError
 
@@ -26,11 +28,12 @@ def running_app(
     limits: Limits = DEFAULT_LIMITS,
     device: str = "auto",
     open_browser: bool = False,
+    api: bool = False,
 ) -> Iterator[str]:
     """Serve the app on loopback while the context is open; gives its address.
 
     port: a free one is taken when none is given. All uploads and results live in one temporary folder, which
-    is removed at the end.
+    is removed at the end. api: whether programs may call the tabs' jobs over HTTP.
     """
     if port is not None:
         _check_port_is_free(port)
@@ -41,11 +44,13 @@ def running_app(
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         app = None
         try:
-            app = create_app(matcher_loader, limits, device)
-            yield _launch(app, port, limits, open_browser)
+            app = create_app(matcher_loader, limits, device, api)
+            yield _launch(app, port, limits, open_browser, api)
         finally:
             if app is not None:
                 app.close(verbose=False)
+                for close in app.coam_closing:
+                    close()
             tempfile.tempdir = kept_tempdir
             for name, value in before.items():
                 os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
@@ -61,11 +66,21 @@ def _check_port_is_free(port: int) -> None:
             ) from error
 
 
-def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> str:
+def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool, api: bool) -> str:
     gradio = import_gradio()
     theme = gradio.themes.Default(
         primary_hue="amber", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]
+    ).set(
+        # White on amber cannot be read well; what explains a control must be as legible as the control.
+        button_primary_text_color="#1b1d21",
+        button_primary_text_color_hover="#1b1d21",
+        button_primary_text_color_dark="#1b1d21",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
     )
+    style, script = style_and_script()
     _, address, _ = app.launch(
         server_name=HOST,
         server_port=port,
@@ -81,8 +96,10 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool) -> s
         ssr_mode=False,
         pwa=False,
         mcp_server=False,
-        footer_links=[],
+        footer_links=["api"] if api else [],
         theme=theme,
-        app_kwargs={"lifespan": guarded, "docs_url": None, "redoc_url": None},
+        css=style,
+        head=script,
+        app_kwargs={"lifespan": partial(guarded, api=api), "docs_url": None, "redoc_url": None},
     )
     return str(address)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,54 +11,52 @@ from PIL import Image
 
 from coam.app import components as ui
 from coam.app.engine import Engine, Upload
-from coam.errors import CoamError, DataError
+from coam.app.jobs import Answer, Job, Steps, connect_job
+from coam.app.match import pair_ready
+from coam.app.page import result_folder
+from coam.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from coam.stylization import Stylized
 
 
-def stylize_tab(gradio: Any, engine: Engine) -> None:
-    """Add the tab's parts to the page that is being built."""
+def stylize_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
+    """Add the tab's parts to the page that is being built; gives its job and the job's inputs."""
     gradio.Markdown(
-        "**VIEW** keeps its view and takes the light and colours of **STYLE**. "
-        "Both photos must show the same place."
+        "**Photo 1** (VIEW) keeps its view and takes the light and colours of **photo 2** (STYLE). "
+        "Both must show the same place."
     )
-    labels = ("VIEW: what is shown", "STYLE: its light and colours")
-    photos = ui.photo_pair(gradio, "stylize", labels, ui.STYLE_EXAMPLES)
     with gradio.Row():
-        settings = ui.settings_row(gradio, engine)
-        strength = gradio.Slider(0, 1, value=1, step=0.05, label="strength", elem_id="stylize-strength")
+        strength = gradio.Slider(
+            0, 1, value=1, step=0.05, label="strength", elem_id="stylize-strength",
+            info="1: all of the new light; 0: the photo as it is. Mixed at once for the same pair.",
+        )  # fmt: skip
         force = gradio.Checkbox(
             label="stylize all the same", info="even if the photos seem to show different places",
             elem_id="stylize-force",
         )  # fmt: skip
     controls = ui.job_controls(gradio, "stylize", "Stylize")
-    result = ui.picture_output(gradio, "stylize-picture")
+    result = ui.picture_output(gradio, "stylize-picture", "photo 1 in the light of photo 2")
     with gradio.Accordion("How it was made: sampled colours and confidence", open=True):
-        panel = ui.picture_output(gradio, "stylize-panel")
-    files = gradio.File(label="download", file_count="multiple", elem_id="stylize-files", interactive=False)
+        panel = ui.picture_output(gradio, "stylize-panel", "sampled colours and how far they are trusted")
+    files = ui.downloads(gradio, "stylize")
 
-    def run(
-        view: str, style: str, model: str, resolution: int, strength: float, force: bool
-    ) -> Generator[Any, None, None]:
-        try:
-            load = partial(engine.matcher, model, int(resolution))
-            steps = ui.prepare_pair(engine, (view, style), ("VIEW", "STYLE"), load)
-            matcher, photos, _, began = yield from steps
-            yield "stylizing …", None, None, None
-            made = stylize_or_refuse(engine, matcher, photos, float(strength), bool(force))
-            words = f"{words_about(made)}  ·  {time.perf_counter() - began:.1f} s"
-            yield words, *show(made, ui.result_folder(engine.limits.file_seconds))
-        except CoamError as error:
-            yield ui.refusal(gradio, error), None, None, None
+    def stylize(photo1: str, photo2: str, model: str, resolution: int, strength: float, force: bool) -> Steps:
+        """Photo 1 in the light and colours of photo 2, as .png."""
+        if not 0 <= float(strength) <= 1:
+            raise ConfigError("the strength must lie between 0 and 1")
+        began = time.perf_counter()
+        matcher, photos = yield from pair_ready(engine, photo1, photo2, model, resolution)
+        yield "stylizing …"
+        made = stylize_or_refuse(engine, matcher, photos, float(strength), bool(force))
+        words = f"{words_about(made)}  ·  {time.perf_counter() - began:.1f} s"
+        *pictures, files = show(made, result_folder(engine.limits.file_seconds))
+        facts = {"overlap": made.overlap, "mean_confidence": float(made.confidence.mean())}
+        return Answer(words, tuple(pictures), files, facts)
 
-    ui.connect_job(
-        controls,
-        run,
-        [*photos, *settings, strength, force],
-        [result, panel, files],
-        engine.limits.job_seconds,
-    )
+    inputs = [*pair[:4], strength, force]
+    connect_job(gradio, controls, stylize, inputs, [result, panel], files, engine.limits.job_seconds)
+    return stylize, inputs
 
 
 def stylize_or_refuse(

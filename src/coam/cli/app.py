@@ -21,6 +21,10 @@ def serve(
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     device: Device = "auto",
+    api: Annotated[
+        bool,
+        typer.Option("--api", help="Let programs call the tabs over HTTP (docs/app.md)."),
+    ] = False,
 ) -> None:
     """Look at matches and attention in the browser; reachable from this machine only. Ctrl-C ends it."""
     import signal
@@ -32,7 +36,8 @@ def serve(
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
 
-    with suppress(KeyboardInterrupt), running_app(port, device=device, open_browser=open_browser) as address:
+    serving = running_app(port, device=device, open_browser=open_browser, api=api)
+    with suppress(KeyboardInterrupt), serving as address:
         say(f"coam is at {address} (this machine only); Ctrl-C ends it")
         while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
             pass

@@ -58,4 +58,9 @@ def photo_uri(image: ByteImage, quality: int = 88) -> str:
     """`image` (H, W, 3) as a JPEG data URI."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return picture_uri(buffer.getvalue(), "jpeg")
+
+
+def picture_uri(content: bytes, kind: str) -> str:
+    """The bytes of a picture file ("jpeg", "png") as a data URI."""
+    return f"data:image/{kind};base64," + base64.b64encode(content).decode("ascii")

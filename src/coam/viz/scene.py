@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from coam.errors import DataError
 from coam.types import FloatArray
-from coam.viz.colours import ACCENT, ByteImage
-from coam.viz.html import base64_array, fill_page
+from coam.viz.canvas import fitted, resize
+from coam.viz.colours import ACCENT, CORRECT, ByteImage
+from coam.viz.html import base64_array, fill_page, photo_uri
 
-MOST_POINTS = 500_000
+MOST_POINTS = 1_000_000
+PHOTO_SIDE = 480  # pixels of the long side of photos in their frusta
 _UNKNOWN_COLOUR = (170, 180, 195)
 _FRUSTUM_DEPTH = 0.09  # of the scene's radius
 # of a frustum, between its points: the pyramid, and the mark above the top edge
@@ -90,24 +92,42 @@ def scene_page(
     cameras: Sequence[SceneCamera | tuple[Any, ...]],
     *,
     title: str = "reconstruction",
+    photos: Sequence[ByteImage | None] = (),
+    located: Sequence[str] = (),
 ) -> str:
     """A self-contained HTML page: orbit, zoom and pan around `points` (N, 3) and `cameras`, mouse or touch.
 
     colours: (N, 3) bytes. cameras: (name, rotation, translation, focal, width, height), camera-from-world.
+    photos: the cameras' pictures (H, W, 3), shown in their frusta and on a click; None: has none.
+    located: names of cameras that were added to the model afterwards; they have another colour.
     """
+    if photos and len(photos) != len(cameras):
+        raise DataError(
+            f"there are {len(cameras)} cameras but {len(photos)} photos; give one photo per camera"
+        )
     scene = upright_scene(points, colours, cameras)
+    # In random order, so that any beginning shows the whole: while the view moves, pages draw what they can.
+    order = np.random.default_rng(0).permutation(len(scene.points))
     data = {
         "title": title,
         "count": len(scene.points),
-        "points": base64_array(scene.points),  # (N, 3) float32
-        "colours": base64_array(scene.colours),  # (N, 3) uint8
+        "points": base64_array(scene.points[order]),  # (N, 3) float32
+        "colours": base64_array(scene.colours[order]),  # (N, 3) uint8
         "names": scene.names,
         "frusta": base64_array(scene.frusta),  # (M, 6, 3) float32
         "distance": scene.distance,
         "edges": EDGES.tolist(),
         "accent": [channel / 255 for channel in ACCENT],
+        "photos": [None if photo is None else _small_uri(photo) for photo in photos],
+        "located": [name in set(located) for name in scene.names],
+        "locatedColour": [channel / 255 for channel in CORRECT],
     }
     return fill_page("scene.html", title, data)
+
+
+def _small_uri(photo: ByteImage) -> str:
+    height, width = photo.shape[:2]
+    return photo_uri(resize(photo, fitted((width, height), min(PHOTO_SIDE, max(width, height)))), 80)
 
 
 def _upright_rotation(rotations: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
