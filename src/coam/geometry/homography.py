@@ -54,6 +54,34 @@ def corner_error(estimated: npt.ArrayLike | None, true: npt.ArrayLike, size: Siz
     return float(np.linalg.norm(mapped - wanted, axis=1).mean())
 
 
+def visible_error(
+    estimated: npt.ArrayLike | None, true: npt.ArrayLike, size0: Size, size1: Size, steps: int = 40
+) -> float:
+    """Mean distance in pixels between both maps over what both images show, in the image where it is larger.
+
+    Corners of image 0 may lie beyond the horizon of a wall seen from the side; what both images show never
+    does. `steps` points a side are asked in image 0. inf for None or where a point is sent to infinity, nan
+    where the images have nothing in common.
+    """
+    x, y = np.meshgrid(np.linspace(0, size0[0] - 1, steps), np.linspace(0, size0[1] - 1, steps))
+    points0 = np.stack([x.ravel(), y.ravel()], axis=1)
+    points1 = apply_homography(true, points0)
+    depth = depth_under(true, points0)
+    # A homography is known up to its sign: what is seen lies on the side of the points that stay inside.
+    seen = ((points1 >= 0) & (points1 <= np.asarray(size1) - 1)).all(axis=1)
+    seen &= depth * np.sign(np.median(depth[seen])) > 0 if seen.any() else False
+    if not seen.any():
+        return float("nan")
+    if estimated is None or abs(np.linalg.det(np.asarray(estimated))) < 1e-12:
+        return float("inf")
+    points0, points1 = points0[seen], points1[seen]
+    there, back = apply_homography(estimated, points0), apply_homography(np.linalg.inv(estimated), points1)
+    if not (np.isfinite(there).all() and np.isfinite(back).all()):
+        return float("inf")
+    errors = (np.linalg.norm(there - points1, axis=1), np.linalg.norm(back - points0, axis=1))
+    return float(max(error.mean() for error in errors))
+
+
 def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | None:
     """Least-squares homography (3, 3) from points (N, 2), N >= 4, without outliers; None where it is
     undefined.

@@ -10,7 +10,9 @@ x 1200 are left out (52 illumination and 56 viewpoint sequences stay); image 1 i
 image of its point in image 1; a pair's accuracy at t px is the share of its matches with error <= t (0
 without matches); the MMA is the mean over pairs. Homography AUC as in LoFTR (Sun et al., CVPR 2021):
 coordinates scaled to a short side of 480 px, at most 1000 matches, RANSAC at 3 px, mean error of the four
-corners, area below 3 / 5 / 10 px.
+corners, area below 3 / 5 / 10 px. A pair is solved at 10 px if the same homography is right within 10 px
+in the mean over what both images show, in either of them (`visible_error`): corners of a wall that is seen
+from far aside may lie beyond its horizon.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from coam.evaluation.metrics.tables import Metric, Row, auc_of, mean_curves, mea
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
-from coam.geometry.homography import corner_error, scaled_homography
+from coam.geometry.homography import corner_error, scaled_homography, visible_error
 from coam.geometry.robust import Estimator, RansacOptions, estimate_homography
 from coam.types import Matches, Size
 
 THRESHOLDS = tuple(float(t) for t in range(1, 11))
+SOLVED = 10.0  # pixels
 IMAGE_ENDINGS = (".ppm", ".png", ".jpg", ".jpeg")
 D2NET_LEFT_OUT = (
     "i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans",
@@ -106,12 +109,15 @@ def known_homography(pair: EvaluationPair) -> Array:
 def score_hpatches(
     pair: EvaluationPair, matches: Matches, *, estimator: Estimator = "opencv", threshold: float = 3.0
 ) -> Row:
-    """Figures of one pair: MMA at 1 .. 10 px, number of matches, corner error at a short side of 480 px."""
+    """Figures of one pair: MMA at 1 .. 10 px, number of matches, corner and visible error at a short side of
+    480 px.
+    """
     homography = known_homography(pair)
     errors = transfer_errors(matches.points0, matches.points1, homography)
     shares = zip(THRESHOLDS, matching_accuracy(errors, THRESHOLDS), strict=True)
     row: Row = {"matches": len(matches)} | {f"mma@{t:g}": float(share) for t, share in shares}
-    return row | {"corner_error": _scaled_corner_error(matches, homography, estimator, threshold)}
+    corner, visible = _scaled_errors(matches, homography, estimator, threshold)
+    return row | {"corner_error": corner, "visible_error": visible, "solved@10": float(visible <= SOLVED)}
 
 
 def _short_side_scale(size: Size, short_side: int = 480) -> tuple[float, float]:
@@ -120,7 +126,10 @@ def _short_side_scale(size: Size, short_side: int = 480) -> tuple[float, float]:
     return (round(size[0] * factor) / size[0], round(size[1] * factor) / size[1])
 
 
-def _scaled_corner_error(matches: Matches, true: Array, estimator: Estimator, threshold: float) -> float:
+def _scaled_errors(
+    matches: Matches, true: Array, estimator: Estimator, threshold: float
+) -> tuple[float, float]:
+    """Corner error and visible error of the homography that the matches give."""
     scale0, scale1 = _short_side_scale(matches.size0), _short_side_scale(matches.size1)
     best = matches.top(1000)
     points0 = resize_points(best.points0.astype(np.float64), scale0)
@@ -128,7 +137,9 @@ def _scaled_corner_error(matches: Matches, true: Array, estimator: Estimator, th
     found = estimate_homography(points0, points1, RansacOptions(threshold=threshold, estimator=estimator))
     size = (round(matches.size0[0] * scale0[0]), round(matches.size0[1] * scale0[1]))
     estimated = None if found is None else found.matrix
-    return corner_error(estimated, scaled_homography(true, scale0, scale1), size)
+    wanted = scaled_homography(true, scale0, scale1)
+    size1 = (round(matches.size1[0] * scale1[0]), round(matches.size1[1] * scale1[1]))
+    return corner_error(estimated, wanted, size), visible_error(estimated, wanted, size, size1)
 
 
 def match_errors_hpatches(pair: EvaluationPair, matches: Matches) -> Array:
@@ -152,6 +163,7 @@ HPATCHES = Benchmark(
             Metric(f"homography AUC@{t}", auc_of("corner_error", t), "share", headline=True)
             for t in (3, 5, 10)
         ),
+        Metric("solved@10", mean_of("solved@10"), "share"),
     ),
     rank_by="mma@3",
     match_errors=match_errors_hpatches,

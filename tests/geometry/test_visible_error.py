@@ -1,0 +1,44 @@
+"""How far a homography is off, over what both images show."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from coam.geometry.homography import visible_error
+
+SIZE = (640, 480)
+SHIFTED = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
+
+
+def test_a_shift_is_off_by_its_length() -> None:
+    assert visible_error(SHIFTED, np.eye(3), SIZE, SIZE) == pytest.approx(5.0)
+    assert visible_error(-2 * SHIFTED, np.eye(3), SIZE, SIZE) == pytest.approx(5.0)
+    assert visible_error(np.eye(3), np.eye(3), SIZE, SIZE) == 0.0
+
+
+def test_the_larger_image_counts() -> None:
+    """Image 1 is five times as small: a pixel there is five here."""
+    small = np.diag([0.2, 0.2, 1.0])
+    wrong = small + np.array([[0, 0, 1.0], [0, 0, 0], [0, 0, 0]])
+    assert visible_error(wrong, small, SIZE, (128, 96)) == pytest.approx(5.0)
+    back = np.linalg.inv(small)
+    assert visible_error(back @ SHIFTED, back, (128, 96), SIZE) == pytest.approx(25.0, rel=1e-6)
+
+
+def test_only_what_is_seen_counts() -> None:
+    """Right of column 320 image 1 ends; the horizon of the estimate is at column 600, beyond what is seen."""
+    true = np.array([[1.0, 0, 320], [0, 1, 0], [0, 0, 1]])
+    horizon = true.copy()
+    horizon[2, 0] = -1 / 600
+    assert 10 < visible_error(horizon, true, SIZE, SIZE) < 1000
+    assert visible_error(true, true, SIZE, SIZE) < 1e-9
+
+
+def test_nothing_found_and_nothing_in_common() -> None:
+    assert visible_error(None, np.eye(3), SIZE, SIZE) == math.inf
+    assert visible_error(np.zeros((3, 3)), np.eye(3), SIZE, SIZE) == math.inf
+    away = np.array([[1.0, 0, 5000], [0, 1, 0], [0, 0, 1]])
+    assert math.isnan(visible_error(np.eye(3), away, SIZE, SIZE))
