@@ -53,7 +53,8 @@ def test_geometry_fits_what_is_asked_for_and_saves_it(asked):
     assert json.loads(Path(files[0]).read_text()) == facts
     assert Matches.load(files[1]).meta["geometry"]["inlier_count"] == facts["inlier_count"]
     strict, _ = functions["geometry"](*pair, 128, LOOK, "homography", 0.25, 0)
-    assert strict["inlier_count"] < facts["inlier_count"]
+    assert (facts["threshold"], strict["threshold"]) == (3.0, 0.25)
+    assert strict["inlier_count"] >= 0.95 * facts["inlier_count"]  # aligned in the pixels of the photos
     pose, _ = functions["geometry"](*pair, 128, LOOK, "relative pose", 1.0, 400)
     assert np.linalg.norm(pose["translation"]) == pytest.approx(1)
     assert pose["intrinsics0"][0][0] == 400
@@ -108,7 +109,7 @@ def test_compare_shows_both_on_the_same_pair(asked):
     for file in files:
         matches = Matches.load(file)
         np.testing.assert_allclose(np.median(matches.points1 - matches.points0, axis=0), (24, 10), atol=1)
-        assert "image0" not in matches.meta
+        assert matches.meta.get("image0") is None
     with pytest.raises(gradio.Error, match="no matcher"):
         functions["compare"](*pair, 128, LOOK, "os:system", "sift")
 

@@ -161,7 +161,7 @@ def test_models_without_weights_are_refused_unless_asked_for(run: Run, tmp_path:
         result = run(*line)
         assert result.exit_code == 2, result.output
         assert "has no trained weights here" in result.stderr
-        assert "cdunet-lite1, capsnet-cf" in result.stderr
+        assert "cdunet-lite1, cdunet-paper-lite1, capsnet-cf" in result.stderr
         assert "--allow-untrained" in result.stderr
         assert result.stderr.count("\n") == 1
     allowed = run(

@@ -75,7 +75,10 @@ def visible_error(
     if estimated is None or abs(np.linalg.det(np.asarray(estimated))) < 1e-12:
         return float("inf")
     points0, points1 = points0[seen], points1[seen]
-    there, back = apply_homography(estimated, points0), apply_homography(np.linalg.inv(np.asarray(estimated)), points1)
+    there, back = (
+        apply_homography(estimated, points0),
+        apply_homography(np.linalg.inv(np.asarray(estimated)), points1),
+    )
     if not (np.isfinite(there).all() and np.isfinite(back).all()):
         return float("inf")
     errors = (np.linalg.norm(there - points1, axis=1), np.linalg.norm(back - points0, axis=1))

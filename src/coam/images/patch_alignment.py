@@ -252,10 +252,11 @@ def _information(slopes: tuple[Values, Values], around: Values, weight: Values) 
 
 
 def _inverse(matrices: Floats) -> Floats:
-    """Inverses (N, 2, 2): faster than LAPACK one by one."""
+    """Inverses (N, 2, 2): faster than LAPACK one by one. Of a singular one not finite: its match stays."""
     a, b, c, d = matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 0], matrices[:, 1, 1]
     adjugate = np.stack([np.stack([d, -b], axis=-1), np.stack([-c, a], axis=-1)], axis=-2)
-    return np.asarray(adjugate / (a * d - b * c)[:, None, None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(adjugate / (a * d - b * c)[:, None, None])
 
 
 def _sample(photo: Image, x: Values, y: Values) -> Values:

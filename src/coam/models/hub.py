@@ -37,7 +37,7 @@ def metadata_in(folder: Path) -> dict[str, str]:
         return {}
     values = read_json(path, dict, f"get the folder again, or give the {WEIGHTS} in it", WeightsError)
     texts = {key: str(values[key]) for key in _AS_TEXT if key in values}
-    return texts | {key: json.dumps(values[key]) for key in _AS_JSON if key in values}
+    return texts | {"card": "{}"} | {key: json.dumps(values[key]) for key in _AS_JSON if key in values}
 
 
 def config_of(metadata: dict[str, str]) -> dict[str, object]:

@@ -156,7 +156,7 @@ def load_model(name_or_path: str | Path = DEFAULT_MODEL) -> ModelFile:
     if path.suffix == ".safetensors":
         return _read(path)
     if str(name_or_path) not in MODELS:
-        if path.is_dir():
+        if str(name_or_path) and path.is_dir():
             return _read(weights_in(path), metadata_in(path))
         raise ConfigError(
             f"there is no model {str(name_or_path)!r}; choose one of {', '.join(MODELS)}"
@@ -237,7 +237,7 @@ def read_network(
     try:
         network = build(metadata, _json_object(metadata, "config"))
         network.load_state_dict(restore(state))
-        card = _json_object(metadata, "card") if "card" in metadata else {}
+        card = _json_object(metadata, "card")
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ConfigError) as error:
         line = " ".join(str(error).split())[:200]
         raise WeightsError(f"{path}: weights and architecture do not fit ({line}); get it again") from error
