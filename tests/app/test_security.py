@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coam.app.security import HostOriginGuard, reason_to_refuse
+from coam.app.security import HostOriginGuard, OneLineErrors, reason_to_refuse
 
 
 def asked(host: str | None = "127.0.0.1:7860", *, kind: str = "http", method: str = "POST", **headers: str):
@@ -166,3 +166,16 @@ def test_a_refused_websocket_is_closed_before_it_opens():
     reached, sent = answered(asked(kind="websocket", origin="http://evil.example"))
     assert not reached
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_a_request_that_trips_the_framework_leaves_one_line_and_no_traceback(caplog):
+    async def tripped(scope, receive, send):
+        raise KeyError(99)
+
+    asyncio.run(OneLineErrors(tripped)(asked() | {"path": "/gradio_api/\x1bqueue"}, None, None))
+    assert [record.getMessage() for record in caplog.records] == [
+        "POST /gradio_api/\\x1bqueue: failed (KeyError)"
+    ]
+    assert caplog.records[0].exc_info is None
+    with pytest.raises(KeyError):  # a websocket has no answer that could stand for it
+        asyncio.run(OneLineErrors(tripped)(asked(kind="websocket"), None, None))

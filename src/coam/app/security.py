@@ -7,10 +7,13 @@ one that posts here from elsewhere (cross-site request forgery) in the Origin he
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from coam.errors import printable
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -22,6 +25,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NAMED_ENDPOINT = re.compile(r"/(call|api)/|/run/(?!predict/?$)")
 _SAFE_METHODS = ("GET", "HEAD")
+_LOG = logging.getLogger(__name__)
 # What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
 _POLICY = "; ".join(
     (
@@ -48,7 +52,7 @@ async def guarded(app: Any, api: bool = False) -> AsyncIterator[None]:
     api: whether endpoints may be called by their names. Middleware that is given to gradio ends up inside
     gradio's own, which answers preflight requests (OPTIONS) before anything that lies further in sees them.
     """
-    app.middleware_stack = ContentSecurityPolicy(HostOriginGuard(app.middleware_stack, api))
+    app.middleware_stack = ContentSecurityPolicy(HostOriginGuard(OneLineErrors(app.middleware_stack), api))
     yield
 
 
@@ -74,6 +78,26 @@ class HostOriginGuard:
             headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
+
+
+class OneLineErrors:
+    """ASGI middleware: a request that trips what lies inside leaves one line in the log, no traceback.
+
+    Starlette has answered it with a bare 500 by then. gradio's own routes believe numbers and names of
+    functions that a request makes up.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            where = f"{scope.get('method', '')} {printable(scope.get('path', ''))}"
+            _LOG.warning("%s: failed (%s)", where, type(error).__name__)
 
 
 class ContentSecurityPolicy:
