@@ -1,6 +1,6 @@
 """Matches and processor time by the side at which large photos meet (`StackedConfig.meeting_side`).
 
-    python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR] [--posed DIR]
+    python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR ...] [--posed DIR]
         [--pairs N]
 
 One look a pair, float32, one thread. For each side the share of matches within 1 and 3 px of the truth (of
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("sides", type=int, nargs="+")
     parser.add_argument("--resolution", type=int, default=800)
-    parser.add_argument("--homographies", type=Path, help="a folder in HPatches' layout")
+    parser.add_argument("--homographies", type=Path, nargs="*", default=[], help="in HPatches' layout")
     parser.add_argument("--posed", type=Path, help="as `coam eval posed-pairs` takes it")
     parser.add_argument("--pairs", type=int, help="so many of each folder, evenly chosen")
     arguments = parser.parse_args()
@@ -39,12 +39,9 @@ def main() -> None:
         network = matcher.network.model  # type: ignore[attr-defined]
         network.config = replace(network.config, meeting_side=side)
         matchers.append(matcher)
-    for root, load, errors_of in (
-        (arguments.homographies, load_hpatches, match_errors_hpatches),
-        (arguments.posed, load_posed_pairs, match_errors_pose),
-    ):
-        if root is None:
-            continue
+    posed = [] if arguments.posed is None else [(arguments.posed, load_posed_pairs, match_errors_pose)]
+    planes = [(root, load_hpatches, match_errors_hpatches) for root in arguments.homographies]
+    for root, load, errors_of in [*planes, *posed]:
         figures = []
         for pair in limit_pairs(load(root), arguments.pairs):
             row = []

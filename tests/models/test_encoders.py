@@ -108,7 +108,18 @@ def test_preprocessing_travels_with_the_encoder() -> None:
     image = synthetic_image()
     lite.eval()
     with torch.no_grad():
-        assert torch.equal(lite(image)[4], lite.pyramid((image - lite.mean) / lite.std)[4])
+        assert torch.equal(lite(image)[4], lite.pyramid((image - lite.mean) / lite.std, 5)[4])
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite1", "resnet34"])
+def test_the_first_levels_are_those_of_the_whole_pyramid(name: str) -> None:
+    encoder, image = build_encoder(name).eval(), synthetic_image()
+    with torch.no_grad():
+        whole = encoder(image)
+        for levels in (1, 3, 5):
+            part = encoder(image, levels)
+            assert len(part) == levels
+            assert all(map(torch.equal, part, whole))
 
 
 def test_sides_that_are_no_multiples_of_32_are_refused() -> None:

@@ -139,13 +139,14 @@ class FusedEncoder(Encoder):
             for stage in stages
         ]
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, image: Tensor, levels: int | None = None) -> tuple[Tensor, ...]:
         """Pyramid of an image (B, 3, H, W) with values in [0, 1], of any type and strides."""
         pixels = stem(image, self._stem, self._stem_activation)
-        levels = []
-        for index, stage in enumerate(self._stages, 1):
+        maps = []
+        last = LEVEL_STAGES[(levels or len(self.channels)) - 1]
+        for index, stage in enumerate(self._stages[:last], 1):
             for block in stage:
                 pixels = block(pixels)
             if index in LEVEL_STAGES:
-                levels.append(map_of(pixels))
-        return tuple(levels)
+                maps.append(map_of(pixels))
+        return tuple(maps)

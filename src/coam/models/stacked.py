@@ -9,7 +9,6 @@ to sub-pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from coam.models.coattention import AttentionBlock, attention_map, flatten_map, rotary_angles, unflatten_map
 from coam.models.decoder import Distinctiveness, MergeBlock, score_map, upsample
 from coam.models.encoders import build_encoder
+from coam.models.encoders.base import Encoder
 from coam.models.network import Capabilities, DescriptorNetwork, Refinement
 from coam.models.outputs import DenseDescriptors, EncodedImage, group_images, split_group
 from coam.models.padding import MULTIPLE, crop_cells, pad_image, valid_cells
@@ -107,17 +107,17 @@ class StackedCDUNet(DescriptorNetwork):
         levels = tuple(lateral(level) for lateral, level in zip(self.laterals, pyramid, strict=True))
         return EncodedImage(levels, (image.shape[-2], image.shape[-1]))
 
-    def pyramid(self, encoder: Callable[[Tensor], tuple[Tensor, ...]], image: Tensor) -> tuple[Tensor, ...]:
+    def pyramid(self, encoder: Encoder, image: Tensor) -> tuple[Tensor, ...]:
         """The encoder's levels of an image (B, 3, H, W); the two deepest are of `meeting_side`."""
         padded = pad_image(image)
-        levels = encoder(padded)
         height, width = padded.shape[-2:]
         scale = self.config.meeting_side / max(height, width)
         if scale >= 1:
-            return levels
+            maps: tuple[Tensor, ...] = encoder(padded)
+            return maps
         size = [max(1, round(side * scale / MULTIPLE)) * MULTIPLE for side in (height, width)]
         small = F.interpolate(padded.float(), size, mode="bilinear", antialias=True, align_corners=False)
-        return (*levels[:3], *encoder(small.to(padded.dtype))[3:])
+        return (*encoder(padded, 3), *encoder(small.to(padded.dtype))[3:])
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""

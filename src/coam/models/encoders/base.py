@@ -41,15 +41,15 @@ class Encoder(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Pyramid of an image (B, 3, H, W) with values in [0, 1]."""
+    def forward(self, image: Tensor, levels: int | None = None) -> tuple[Tensor, ...]:
+        """Pyramid of an image (B, 3, H, W) with values in [0, 1]: the first `levels` of it, or all."""
         height, width = image.shape[-2:]
         if height % 32 or width % 32:
             raise ValueError(f"sides must be multiples of 32, got {height} x {width}: pad the image first")
-        return self.pyramid((image - self.mean) / self.std)
+        return self.pyramid((image - self.mean) / self.std, levels or len(self.channels))
 
-    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
-        """Pyramid of an image (B, 3, H, W) that is already normalised."""
+    def pyramid(self, normalised: Tensor, levels: int) -> tuple[Tensor, ...]:
+        """The first `levels` maps of an image (B, 3, H, W) that is already normalised."""
         raise NotImplementedError
 
     def with_own_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

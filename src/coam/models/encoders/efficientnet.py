@@ -166,15 +166,15 @@ class EfficientNetEncoder(Encoder):
         self.features = nn.Sequential(*layers)
         initialise_convolutions(self)
 
-    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
+    def pyramid(self, normalised: Tensor, levels: int) -> tuple[Tensor, ...]:
         """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level."""
-        levels = []
+        maps = []
         features = normalised
-        for index, layer in enumerate(self.features):
+        for index, layer in enumerate(self.features[: LEVEL_STAGES[levels - 1] + 1]):
             features = layer(features)
             if index in LEVEL_STAGES:
-                levels.append(features)
-        return tuple(levels)
+                maps.append(features)
+        return tuple(maps)
 
 
 class EfficientNetB1Encoder(EfficientNetEncoder):

@@ -89,15 +89,15 @@ class ResNetEncoder(Encoder):
             self.add_module(f"layer{stage}", nn.Sequential(first, *others))
         initialise_convolutions(self)
 
-    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
+    def pyramid(self, normalised: Tensor, levels: int) -> tuple[Tensor, ...]:
         """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level."""
         stem = F.relu(self.bn1(self.conv1(normalised)), inplace=True)
-        levels = [stem]
+        maps = [stem]
         features = F.max_pool2d(stem, 3, 2, 1)
-        for stage in range(1, len(self.channels)):
+        for stage in range(1, levels):
             features = getattr(self, f"layer{stage}")(features)
-            levels.append(features)
-        return tuple(levels)
+            maps.append(features)
+        return tuple(maps)
 
 
 class ResNet34Encoder(ResNetEncoder):

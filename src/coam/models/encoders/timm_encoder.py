@@ -39,6 +39,6 @@ class TimmEncoder(Encoder):
         )
         self.body = body
 
-    def pyramid(self, normalised: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) -> five maps (B, C_l, H / s_l, W / s_l)."""
-        return tuple(self.body(normalised))
+    def pyramid(self, normalised: Tensor, levels: int) -> tuple[Tensor, ...]:
+        """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level; all are computed."""
+        return tuple(self.body(normalised)[:levels])
