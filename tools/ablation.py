@@ -86,7 +86,9 @@ def run(data: Path, runs: Path, seeds: int, names: list[str]) -> None:
             recipe = replace(recipe, name=f"ablation-{name}", seed=seed)
             print(f"== {name}, seed {seed}", flush=True)
             start = build_start(recipe, data)
-            outcome = train(recipe, source, start.model, runs / f"{name}-{seed}", fabric, report=_sometimes)
+            outcome = train(
+                recipe, source, start.model, runs / f"{name}-{seed}", fabric, report=print_sometimes
+            )
             model = outcome.model.to(fabric.device)
             figures = {key: score_source(model, pairs) for key, pairs in held_out.items()}
             entry = {
@@ -96,7 +98,7 @@ def run(data: Path, runs: Path, seeds: int, names: list[str]) -> None:
             result.write_text(json.dumps(entry))
 
 
-def _sometimes(line: dict[str, float]) -> None:
+def print_sometimes(line: dict[str, float]) -> None:
     if int(line["step"]) % 300 == 0:
         print_line(line)
 
@@ -128,9 +130,10 @@ def score_source(
     size: int = 256,
     seed: int = 99,
     at_once: int = 16,
+    config: MatcherConfig = EVERYTHING,
 ) -> list[PairFigures]:
     """Figures of `pairs` pairs of one source; which pairs depends on `seed` alone."""
-    matching = DenseMatching(EVERYTHING, float(model.logit_scale))
+    matching = DenseMatching(config, float(model.logit_scale))
     positions = (size // model.capabilities.stride) ** 2
     device = next(model.parameters()).device
     figures = []
@@ -183,6 +186,7 @@ ROWS = {
     "full": "full (seeds 1, 2)",
     "no-conditioning": "without conditioning: the co-attention blocks look at their own photo",
     "no-score": "without score",
+    "no-confidence": "without confidence: ranked by the descriptors alone",
     "nce": "InfoNCE instead of the cross entropy over all cells",
     "hinge": "the paper's hinge",
 }

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from coam.data.mixture import Ingredient, Mixture, make_wrong, portions
+from coam.data.photometric import PhotometricConfig
 from coam.data.sample import PairBatch, concatenate
 
 
@@ -65,6 +66,16 @@ def test_light_of_the_pair_comes_before_light_of_the_ingredient() -> None:
     assert given.sample(6, 32, 3, torch.Generator().manual_seed(0)).image0.std(dim=(1, 2, 3)).max() < 1e-6
     decided = Mixture([Ingredient(Marked(0.5), 1.0, light=1.0)])
     assert decided.sample(6, 32, 3, torch.Generator().manual_seed(0)).image0.std(dim=(1, 2, 3)).max() > 1e-3
+
+
+def test_the_mixture_changes_light_as_its_configuration_says() -> None:
+    never = dict.fromkeys(PhotometricConfig.__dataclass_fields__, 0.0)
+    source = [Ingredient(Marked(0.3), 1.0)]
+    still = Mixture(source, photometric=PhotometricConfig(**never))
+    batch = still.sample(4, 32, 5, torch.Generator().manual_seed(0))
+    assert batch.image0.mean(dim=(1, 2, 3)).tolist() == pytest.approx([0.3, 0.31, 0.32, 0.33])
+    hazy = Mixture(source, photometric=PhotometricConfig(**{**never, "haze": 1.1}))
+    assert (hazy.sample(4, 32, 5, torch.Generator().manual_seed(0)).image0.amax(dim=(1, 2, 3)) > 0.35).all()
 
 
 def test_wrong_pairs_have_no_valid_points() -> None:

@@ -275,6 +275,20 @@ def test_a_fine_tuned_model_keeps_the_card_of_its_start(data: Path, tmp_path: Pa
     assert inherited_card(replace(file, trained=False)) == {}
 
 
+def test_a_start_takes_other_settings_but_no_others_than_its_weights_fit(data: Path, tmp_path: Path) -> None:
+    start = tiny.start()
+    path = save_model(start, tmp_path / "start.safetensors", "start", CARD)
+    switched = not start.config.conditioning
+    spec = ModelSpec(start=str(path), config={"conditioning": switched})
+    file = build_start(replace(tiny.RECIPE, model=spec), data)
+    assert file.model.config == replace(start.config, conditioning=switched)
+    assert torch.equal(file.model.to_descriptor.weight, load_model(path).model.to_descriptor.weight)
+    assert file.card == load_model(path).card
+    spec = replace(spec, config={"descriptor_channels": start.config.descriptor_channels + 1})
+    with pytest.raises(ConfigError, match=r"the weights of 'start' do not fit \{'descriptor_channels'"):
+        build_start(replace(tiny.RECIPE, model=spec), data)
+
+
 def test_missing_data_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such folder"):
         run_recipe(tiny.RECIPE, tmp_path / "nowhere", tmp_path / "run", device="cpu")

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from coam.data.photometric import change_light
+from coam.data.photometric import PhotometricConfig, change_light
 from coam.data.sample import AnyBatch, BatchSource, PairBatch, concatenate
 
 Pairs = TypeVar("Pairs", bound=PairBatch)
@@ -38,9 +38,14 @@ def portions(shares: Sequence[float], batch: int) -> list[int]:
 class Mixture(Generic[AnyBatch]):
     """A source of several sources, with change of light and, of `PairBatch`es, with some wrong pairs."""
 
-    def __init__(self, ingredients: Sequence[Ingredient[AnyBatch]], wrong_pairs: float = 0.0) -> None:
+    def __init__(
+        self,
+        ingredients: Sequence[Ingredient[AnyBatch]],
+        wrong_pairs: float = 0.0,
+        photometric: PhotometricConfig | None = None,
+    ) -> None:
         self.ingredients = list(ingredients)
-        self.wrong_pairs = wrong_pairs
+        self.wrong_pairs, self.photometric = wrong_pairs, photometric
         self.recordable = all(ingredient.source.recordable for ingredient in self.ingredients)
 
     def sample(self, batch_size: int, size: int, points: int, generator: torch.Generator) -> AnyBatch:
@@ -64,7 +69,8 @@ class Mixture(Generic[AnyBatch]):
         strength = mixed.light
         assert strength is not None
         images = torch.cat([mixed.image0, mixed.image1])
-        image0, image1 = change_light(images, torch.cat([strength, strength]), generator).chunk(2)
+        both = torch.cat([strength, strength])
+        image0, image1 = change_light(images, both, generator, self.photometric).chunk(2)
         return replace(mixed, image0=image0, image1=image1)
 
 

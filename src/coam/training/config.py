@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from coam.data.photometric import PhotometricConfig
 from coam.errors import ConfigError
 from coam.store.documents import read_yaml
 
@@ -34,9 +35,11 @@ class ModelSpec:
     """The network and its initial weights."""
 
     architecture: str = "stacked"  # a name of coam.models.registry.NETWORKS
-    config: dict[str, Any] = field(default_factory=dict)  # fields of that architecture's configuration
+    # Fields of that architecture's configuration; with `start`, those that are to differ from the file's.
+    config: dict[str, Any] = field(default_factory=dict)
     encoder_weights: str | None = None  # ImageNet weights of the encoder (.safetensors or .pth)
-    start: str | None = None  # a model name or .safetensors to fine-tune; overrides the three above
+    # A model name or .safetensors to fine-tune, instead of `architecture` and `encoder_weights`.
+    start: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ class Recipe:
     model: ModelSpec = ModelSpec()
     loss: LossSpec = LossSpec()
     optimiser: OptimiserSpec = OptimiserSpec()
+    photometric: PhotometricConfig = field(default_factory=PhotometricConfig)  # how often light changes how
     wrong_pairs: float = 0.06  # share of pairs whose second photo shows another place
     styles: str | None = None  # folder of style photos
     adain: str | None = None  # AdaIN weights (.safetensors) for `stylize`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,24 @@ def build_start(recipe: Recipe, root: Path, download: bool = False) -> ModelFile
     """
     spec = recipe.model
     if spec.start is not None:
-        return load_model(spec.start)
+        return reconfigured(load_model(spec.start), spec.config)
     torch.manual_seed(recipe.seed)
     model = build_model(spec.architecture, spec.config)
     if spec.encoder_weights is not None:
         load_encoder_weights(model.encoder, root / spec.encoder_weights, download)
     return ModelFile(model, recipe.name, spec.architecture, trained=False)
+
+
+def reconfigured(file: ModelFile, changes: dict[str, Any]) -> ModelFile:
+    """The same weights in a network with other settings; those that ask for other weights are refused."""
+    if not changes:
+        return file
+    model = build_model(file.architecture, {**asdict(file.model.config), **changes})
+    try:
+        model.load_state_dict(file.model.state_dict())
+    except RuntimeError as error:
+        raise ConfigError(f"model.config: the weights of {file.name!r} do not fit {changes}") from error
+    return replace(file, model=model)
 
 
 def load_encoder_weights(encoder: Encoder, path: Path, download: bool) -> None:

@@ -65,7 +65,8 @@ def build_mixture(
         for spec in recipe.sources
         if spec.kind not in RENDERED
     ]
-    return Mixture([*ingredients, *_rendered(recipe, root, device, kinds)], recipe.wrong_pairs)
+    rendered = _rendered(recipe, root, device, kinds)
+    return Mixture([*ingredients, *rendered], recipe.wrong_pairs, recipe.photometric)
 
 
 def _measured(
