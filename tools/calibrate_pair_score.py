@@ -2,9 +2,9 @@
 
     python tools/calibrate_pair_score.py WEIGHTS PAIRS --output WEIGHTS.new
 
-PAIRS is a text file, one pair per line: `1 photo photo` for two photos of one place, `0 photo photo` for two
-of different places; `#` starts a comment; an optional fourth word names the place. Half of the places are
-held out, and the figures printed are those of the held-out half; the coefficients are fitted to all pairs.
+PAIRS is a folder as `coam eval pair-score` takes it (tools/make_pair_list.py makes one), one folder in it a
+place. Half of the places are held out, and the figures printed are those of the held-out half; the
+coefficients are fitted to all pairs.
 """
 
 from __future__ import annotations
@@ -18,40 +18,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coam.evaluation.benchmarks.pair_score import load_pair_score
+from coam.evaluation.pairs import EvaluationPair
 from coam.matcher import load_matcher
 from coam.matching.pair_score import overlap_probability
 from coam.models.registry import load_model, save_model
 
 
-def read_pairs(path: Path) -> list[tuple[int, str, str, str]]:
-    """(label, photo, photo, place) of each line."""
-    pairs = []
-    for line in path.read_text().splitlines():
-        words = line.split("#")[0].split()
-        if words:
-            pairs.append((int(words[0]), words[1], words[2], words[3] if len(words) > 3 else words[1]))
-    return pairs
-
-
 def measure(
-    weights: Path, pairs: list[tuple[int, str, str, str]], looks: str, cache: Path
+    weights: Path, pairs: list[EvaluationPair], looks: str, cache: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """Statistics (N, 4) and number of matches (N,) of each pair; `cache` (JSON lines) is used and kept."""
     known = {}
     if cache.is_file():
         entries = map(json.loads, cache.read_text().splitlines())
-        known = {(e["a"], e["b"], e["looks"]): (e["statistics"], e["matches"]) for e in entries}
-    matcher = None
-    for _, a, b, _ in pairs:
-        if (a, b, looks) in known:
+        known = {(e["pair"], e["looks"]): (e["statistics"], e["matches"]) for e in entries}
+    # What is measured comes before the alignment, which only moves matches.
+    matcher = load_matcher(weights, looks=looks, alignment="none")
+    for pair in pairs:
+        if (pair.name, looks) in known:
             continue
-        matcher = matcher or load_matcher(weights, looks=looks)
-        matches = matcher.match(a, b)
-        known[a, b, looks] = (matches.meta["statistics"], len(matches))
-        entry = {"a": a, "b": b, "looks": looks, "statistics": known[a, b, looks][0], "matches": len(matches)}
+        matches = matcher.match(pair.image0, pair.image1)
+        known[pair.name, looks] = (matches.meta["statistics"], len(matches))
+        statistics, count = known[pair.name, looks]
+        entry = {"pair": pair.name, "looks": looks, "statistics": statistics, "matches": count}
         with cache.open("a") as file:
             file.write(json.dumps(entry) + "\n")
-    found = [known[a, b, looks] for _, a, b, _ in pairs]
+    found = [known[pair.name, looks] for pair in pairs]
     return np.array([statistics for statistics, _ in found]), np.array([matches for _, matches in found])
 
 
@@ -102,14 +95,15 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, default=Path("pair_statistics.jsonl"))
+    parser.add_argument("--cache", type=Path, help="kept statistics; default: beside --output")
     parser.add_argument("--card", type=Path, help="JSON file merged into the card")
     options = parser.parse_args()
-    pairs = read_pairs(options.pairs)
-    label = np.array([pair[0] for pair in pairs])
-    test = np.array([zlib.crc32(pair[3].split("|")[0].encode()) % 2 == 0 for pair in pairs])
+    pairs = load_pair_score(options.pairs)
+    label = np.array([int(bool(pair.overlaps)) for pair in pairs])
+    test = np.array([zlib.crc32(pair.image0.parent.name.encode()) % 2 == 0 for pair in pairs])
     # One calibration for one look and for many: fitted to both.
-    measured = {looks: measure(options.weights, pairs, looks, options.cache) for looks in ("once", "search")}
+    cache = options.cache or options.output.with_suffix(".jsonl")
+    measured = {looks: measure(options.weights, pairs, looks, cache) for looks in ("once", "search")}
     everything = np.concatenate([statistics for statistics, _ in measured.values()])
     twice = np.concatenate([label, label])
     on_train = fit_calibration(everything[~np.tile(test, 2)], twice[~np.tile(test, 2)])

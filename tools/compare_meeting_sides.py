@@ -1,7 +1,7 @@
 """Matches and processor time by the side at which large photos meet (`StackedConfig.meeting_side`).
 
-    python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR ...] [--posed DIR]
-        [--pairs N]
+    python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR ...]
+        [--posed DIR] [--pairs N]
 
 One look a pair, float32, one thread. For each side the share of matches within 1 and 3 px of the truth (of
 the epipolar line), seconds to decode and match, and the difference to the first side pair by pair.

@@ -34,7 +34,7 @@ ALIGNED = {
     "visible_thermal": ("thermal", 8),
 }
 PHOTOS_HELD_OUT = 25
-SIDE, QUALITY = 640, 85  # pixels, long side, and JPEG quality of photos that train
+SIDE, QUALITY = 576, 85  # pixels, long side, and JPEG quality of photos that train
 FITTED = ("season", "season_more", "day_night", "thermal")  # exposures come from one tripod
 ROUGH = 0.75  # pixels, median residual; beyond, the fine stage does not learn from a group
 SETS = (

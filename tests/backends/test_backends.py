@@ -20,6 +20,8 @@ from coam.matching.dense import Candidates, DenseMatching
 from coam.matching.settings import MatcherConfig
 from coam.models.network import Network
 from coam.models.registry import ModelFile, build_model, load_model
+from coam.models.stacked import StackedCDUNet
+from support.small_networks import picture, small_stacked
 
 CPU = torch.device("cpu")
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -147,6 +149,22 @@ def test_graphed_network_without_graphs(file, photos):
     torch.testing.assert_close(dense.score, reference.score, rtol=0, atol=0.02)
     largest = float(reference.fine.abs().max())
     torch.testing.assert_close(dense.fine.float(), reference.fine, rtol=0, atol=0.05 * largest)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_graphs_describe_photos_that_meet_at_a_smaller_size(backend, monkeypatch):
+    """Both deeper levels are of the copy: left at the photo's own size, descriptors would differ by 0.1."""
+    pytest.importorskip(backend)
+    model = small_stacked(meeting_side=96)
+    network = open_network(model, CPU, backend)
+    large, larger = picture(128, 96), picture(192, 160, seed=1)
+    with torch.inference_mode():
+        expected = model.decode(model.encode(large), model.encode(larger))
+        monkeypatch.setattr(StackedCDUNet, "decode", None)  # torch is not asked
+        found = network.decode(network.encode(large), network.encode(larger))
+    for mine, usual in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.descriptors, usual.descriptors, atol=1e-4, rtol=0)
+        torch.testing.assert_close(mine.fine, usual.fine, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("backend", ["float32", "onnxruntime", "openvino", "cuda_graphs"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from coam.backends.eager import FoldedNetwork
 from coam.errors import import_extra
 from coam.export.onnx import IMAGE_NAME, export_graphs, level_names
-from coam.models.network import DescriptorNetwork
+from coam.models.network import OWN_LEVELS, DescriptorNetwork
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.padding import MULTIPLE
 
@@ -21,10 +21,7 @@ RunGraph = Callable[[dict[str, npt.NDArray[Any]]], list[npt.NDArray[Any]]]  # ou
 
 
 class ExportedNetwork(FoldedNetwork):
-    """Graphs where they apply, torch elsewhere.
-
-    Elsewhere: attention maps, images whose sides are no multiples of 32, and those that meet at another size.
-    """
+    """Graphs where they apply, torch elsewhere: for attention maps and sides that are no multiples of 32."""
 
     def __init__(self, model: DescriptorNetwork, load: Callable[[bytes], RunGraph]) -> None:
         super().__init__(model, torch.device("cpu"), torch.float32)
@@ -35,23 +32,27 @@ class ExportedNetwork(FoldedNetwork):
     def encode(self, image: Tensor) -> EncodedImage:
         """image (B, 3, H, W) in [0, 1], any size."""
         size = (image.shape[-2], image.shape[-1])
-        if not self._fits(size):
+        if not _fits(size):
             return super().encode(image)
-        levels = _run(self._encode_graph, {IMAGE_NAME: image.float().cpu()})
+        image = image.float().cpu()
+        levels = _run(self._encode_graph, {IMAGE_NAME: image})
+        copy = self.model.meeting_copy(image)
+        if copy is not None:
+            levels[OWN_LEVELS:] = _run(self._encode_graph, {IMAGE_NAME: copy})[OWN_LEVELS:]
         return EncodedImage(tuple(levels), size)
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""
-        if not (self._fits(a.size) and self._fits(b.size)):
+        if not (_fits(a.size) and _fits(b.size)):
             return super().decode(a, b)
         levels = dict(zip(level_names(len(a.levels)), [*a.levels, *b.levels], strict=True))
         parts = _run(self._decode_graph, {name: levels[name] for name in self._decode_inputs})
         half = len(parts) // 2
         return self._dense(parts[:half], a), self._dense(parts[half:], b)
 
-    def _fits(self, size: tuple[int, int]) -> bool:
-        largest = self.model.capabilities.meeting_side
-        return all(side % MULTIPLE == 0 for side in size) and (largest is None or max(size) <= largest)
+
+def _fits(size: tuple[int, int]) -> bool:
+    return all(side % MULTIPLE == 0 for side in size)
 
 
 def load_onnxruntime(graph: bytes) -> RunGraph:

@@ -1,6 +1,8 @@
 """The network as two ONNX graphs: encode once per image, decode once per pair.
 
 Both take images of any size whose sides are multiples of 32. Batch norm is folded; preprocessing is inside.
+Of an image longer than `meeting_side` (see the metadata of the graphs) the levels of strides 16 and 32 are of
+a copy of that size, encoded by the same graph: see `DescriptorNetwork.meeting_copy`.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from coam.errors import CoamError, import_extra
 from coam.models.folding import fold_batch_norm
-from coam.models.network import DescriptorNetwork
+from coam.models.network import OWN_LEVELS, DescriptorNetwork
 from coam.models.outputs import EncodedImage
 from coam.models.registry import ModelFile
 from coam.store.atomic import atomic_write
@@ -69,8 +71,8 @@ def export_graphs(model: DescriptorNetwork) -> Exported:
     onnx = import_extra("onnx", "onnx")
     folded = fold_batch_norm(model).float().cpu()
     # Two sizes: nothing in the decode graph may depend on the images having the same one.
-    images = [torch.rand(1, 3, 96, 128), torch.rand(1, 3, 128, 64)]
-    encoded = [folded.encode(image) for image in images]
+    images = [torch.rand(1, 3, 64, 96), torch.rand(1, 3, 96, 64)]
+    encoded = [_encode_with_small_copy(folded, image) for image in images]
     dense = folded.decode(*encoded)
     levels, count = [*encoded[0].levels, *encoded[1].levels], len(encoded[0].levels)
     parts = PART_NAMES if dense[0].fine is not None else PART_NAMES[:2]
@@ -79,6 +81,15 @@ def export_graphs(model: DescriptorNetwork) -> Exported:
     decode = _export(_Decode(folded), tuple(levels), level_names(count), outputs)
     inputs = tuple(entry.name for entry in onnx.load_from_string(decode).graph.input)
     return Exported(encode, decode, inputs, dense[0].fine_stride)
+
+
+def _encode_with_small_copy(model: DescriptorNetwork, image: Tensor) -> EncodedImage:
+    """An image as one that meets at a smaller size: nothing in the graph may depend on its own."""
+    own = model.encode(image)
+    if model.capabilities.meeting_side is None:
+        return own
+    copy = model.encode(image[..., 32:, 32:])
+    return replace(own, levels=(*own.levels[:OWN_LEVELS], *copy.levels[OWN_LEVELS:]))
 
 
 def _export(module: nn.Module, arguments: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
@@ -111,6 +122,7 @@ def export_onnx(file: ModelFile, folder: str | Path) -> tuple[Path, Path]:
         "sha256": file.sha256,
         "stride": str(file.model.capabilities.stride),
         "fine_stride": str(graphs.fine_stride),
+        "meeting_side": str(file.model.capabilities.meeting_side or ""),  # pixels; empty: any
         "temperature": str(file.model.logit_scale.item()),
         "card": json.dumps(file.card),
     }

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coam.models.encoders.base import Encoder
 from coam.models.outputs import DenseDescriptors, EncodedImage
-from coam.models.padding import pad_image
+from coam.models.padding import MULTIPLE, pad_image
 
 Refinement = Literal["fine", "quadratic", "paper", "none"]
+OWN_LEVELS = 3  # strides 2, 4, 8: of an image that meets at a smaller size, these are at its own
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,15 @@ class DescriptorNetwork(nn.Module, Network):
     def encode(self, image: Tensor) -> EncodedImage:
         """The encoder's pyramid of image (B, 3, H, W) in [0, 1], any size."""
         return EncodedImage(tuple(self.encoder(pad_image(image))), (image.shape[-2], image.shape[-1]))
+
+    def meeting_copy(self, image: Tensor) -> Tensor | None:
+        """What attention is shown of an image (B, 3, H, W), padded, that is larger than `meeting_side`."""
+        side, largest = self.capabilities.meeting_side, max(image.shape[-2:])
+        if side is None or largest <= side:
+            return None
+        size = [max(1, round(length * side / largest / MULTIPLE)) * MULTIPLE for length in image.shape[-2:]]
+        copy = F.interpolate(image.float(), size, mode="bilinear", antialias=True, align_corners=False)
+        return copy.to(image.dtype)
 
     def forward(self, image_a: Tensor, image_b: Tensor) -> tuple[DenseDescriptors, DenseDescriptors]:
         """`encode` and `decode` in one; images of one size are encoded as one batch."""

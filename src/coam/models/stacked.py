@@ -21,9 +21,9 @@ from coam.models.coattention import AttentionBlock, attention_map, flatten_map, 
 from coam.models.decoder import Distinctiveness, MergeBlock, score_map, upsample
 from coam.models.encoders import build_encoder
 from coam.models.encoders.base import Encoder
-from coam.models.network import Capabilities, DescriptorNetwork, Refinement
+from coam.models.network import OWN_LEVELS, Capabilities, DescriptorNetwork, Refinement
 from coam.models.outputs import DenseDescriptors, EncodedImage, group_images, split_group
-from coam.models.padding import MULTIPLE, crop_cells, pad_image, valid_cells
+from coam.models.padding import crop_cells, pad_image, valid_cells
 
 STRIDE = 4  # pixels between descriptors
 
@@ -44,7 +44,7 @@ class StackedConfig:
     fine_channels: int = 32  # of the refinement map at stride 2
     # Pixels, long side, at which images meet: of a larger one attention is shown a copy of this size. Its
     # work does not grow with the image, and things keep the size they had in training; docs/performance.md
-    meeting_side: int = 800
+    meeting_side: int = 512
     descriptor_temperature: float = 20.0  # start value of the learned factor on similarities
 
 
@@ -110,14 +110,11 @@ class StackedCDUNet(DescriptorNetwork):
     def pyramid(self, encoder: Encoder, image: Tensor) -> tuple[Tensor, ...]:
         """The encoder's levels of an image (B, 3, H, W); the two deepest are of `meeting_side`."""
         padded = pad_image(image)
-        height, width = padded.shape[-2:]
-        scale = self.config.meeting_side / max(height, width)
-        if scale >= 1:
+        copy = self.meeting_copy(padded)
+        if copy is None:
             maps: tuple[Tensor, ...] = encoder(padded)
             return maps
-        size = [max(1, round(side * scale / MULTIPLE)) * MULTIPLE for side in (height, width)]
-        small = F.interpolate(padded.float(), size, mode="bilinear", antialias=True, align_corners=False)
-        return (*encoder(padded, 3), *encoder(small.to(padded.dtype))[3:])
+        return (*encoder(padded, OWN_LEVELS), *encoder(copy)[OWN_LEVELS:])
 
     def decode(self, a: EncodedImage, b: EncodedImage) -> tuple[DenseDescriptors, DenseDescriptors]:
         """Descriptors of both images, each conditioned on the other."""

@@ -170,8 +170,8 @@ class EfficientNetEncoder(Encoder):
         """(B, 3, H, W) -> maps (B, C_l, H / s_l, W / s_l), one per level."""
         maps = []
         features = normalised
-        for index, layer in enumerate(self.features[: LEVEL_STAGES[levels - 1] + 1]):
-            features = layer(features)
+        for index in range(LEVEL_STAGES[levels - 1] + 1):
+            features = self.features[index](features)
             if index in LEVEL_STAGES:
                 maps.append(features)
         return tuple(maps)
