@@ -5,8 +5,8 @@
     python tools/make_training_data.py DATA OUT --tracks   # and reconstruct the photo sets by SIFT
 
 DATA holds photos/, aligned/, styles/, multiview/ and rgbd_kitchen/ with their tars. OUT gets what the
-recipes name: photos/, styles/, aligned/KIND/GROUP/, aligned_fit/ (after `coam data align`; KIND_rough/ holds
-groups whose matches miss by more than 0.75 px), packed/tracks.safetensors and rgbd.safetensors; and what no
+recipes name: photos/, styles/, aligned/KIND/GROUP/, aligned_fit/ (after `coam data align`; season_rough/ holds
+webcams whose matches miss by more than 0.75 px), packed/tracks.safetensors and rgbd.safetensors; and what no
 recipe may name: photos_val/, aligned_val/. Held out is the last of every 25 photos, of every 5 webcams and of
 every 8 groups of the other kinds, in the order of their names, and the third of the three day-night webcams.
 Every stage goes on after a stop; the two long ones take about half an hour of one core each.
@@ -106,7 +106,9 @@ def align(out: Path) -> None:
         for group in sorted(whole.iterdir()):
             report = group / "alignment.json"
             if report.is_file() and len(list(group.glob("*.*"))) > 2:
-                part = kind if worst_residual(report) <= ROUGH else f"{kind}_rough"
+                part = kind.removesuffix("_more")
+                if part == "season" and worst_residual(report) > ROUGH:
+                    part = "season_rough"
                 target = out / "aligned_fit" / part / group.name
                 shutil.copytree(group, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.json"))
 
