@@ -39,7 +39,7 @@ FITTED = ("season", "season_more", "day_night", "thermal")  # exposures come fro
 ROUGH = 0.75  # pixels, median residual; beyond, the fine stage does not learn from a group
 SETS = (
     "liberty", "maryrose", "goldcape", "ethiopian_head", "dtu_scan65", "dtu_scan114", "kitchen", "fern",
-    "flower", "cyprus", "room", "temple_baal",
+    "flower", "cyprus", "room",
 )  # fmt: skip
 
 
