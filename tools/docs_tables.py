@@ -95,11 +95,15 @@ def is_stale(result: Result) -> bool:
 # ---- pages
 
 
+def table_text(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, as tools print it."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
+
+
 def markdown(result: Result) -> str:
     """The table and the line below it."""
-    lines = ["| " + " | ".join(result.columns) + " |", "|---" * len(result.columns) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in result.rows]
-    return "\n".join([*lines, "", stamp(result), ""])
+    return "\n".join([table_text(result.columns, result.rows), "", stamp(result), ""])
 
 
 def stamp(result: Result) -> str:
