@@ -40,6 +40,7 @@ REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "docs" / "results"
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end of table -->", re.DOTALL)
 PROSE = re.compile(r"<!-- figures: (\S+) -->\n(.*?)<!-- end of figures -->", re.DOTALL)
+INSIDE = re.compile(r"(?<=[^\n]\n)<!-- (?:table|figures): .*-->|<!-- end of (?:table|figures) -->(?=\n[^\n])")
 STAMP = re.compile(r"\n\n<sub>[^\n]*</sub>\n$")
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)\s]*\)|https?://\S+", re.DOTALL)
 VERSIONS = re.compile(
@@ -182,6 +183,7 @@ def problems() -> list[str]:
         text = page.read_text(encoding="utf-8")
         found += [f"{page.name}: not the figures of docs/results/{name}.json" for name in misquoted(text)]
         found += [f"{page.name}: no source: {line}" for line in unsourced(text)]
+        found += [f"{page.name}: no empty line beside: {mark}" for mark in INSIDE.findall(text)]
     return found
 
 
