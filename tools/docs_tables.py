@@ -3,7 +3,7 @@
     python tools/docs_tables.py                     # `make docs-tables`: write them into the pages
     python tools/docs_tables.py --check             # what differs from its source or has none
     python tools/docs_tables.py --measure [NAME]    # `make results DATA=FOLDER`: run the commands again
-    python tools/docs_tables.py --adopt NAME --command TEXT [--model MODEL]    # a block's first source
+    python tools/docs_tables.py --adopt NAME --command TEXT [--printed 0] [--model MODEL]    # a new block
 
 A page holds a table between `<!-- table: NAME -->` and `<!-- end of table -->`, and text with figures
 between `<!-- figures: NAME -->` and `<!-- end of figures -->`. docs/results/NAME.json holds the table, or
@@ -13,7 +13,8 @@ in the package, it says so.
 
 --measure runs the commands of the tables named, or of all whose weights have changed: in the repository's
 root, with the folders $DATA (what the maintainers' data holds) and $OUT. What was copied by hand from what
-a command prints is named, and stays marked.
+a command prints is named, and stays marked. --adopt makes the source of a new block, or of a text that was
+edited, from the page itself, or with --printed from what the command prints.
 
 `Code` (settings, formats) is no figure. Everything else that looks measured needs a block.
 """
@@ -72,6 +73,10 @@ class Result:
 
 def read_result(path: Path) -> Result:
     """The source of a table; a row of another length than the columns is an error."""
+    if not path.is_file():
+        raise SystemExit(
+            f"{path.name} is not there: python tools/docs_tables.py --adopt {path.stem} makes it"
+        )
     content: dict[str, Any] = read_json(path, dict, "tools/docs_tables.py says what it holds")
     result = Result(**content)
     for row in result.rows:
@@ -131,8 +136,9 @@ def pages() -> list[Path]:
     ]
 
 
-def filled(text: str, results: Path = RESULTS) -> str:
-    """A page with every table as its source has it."""
+def filled(text: str, results: Path | None = None) -> str:
+    """A page with every table and every stamp as the sources have them."""
+    results = results or RESULTS
 
     def table(found: re.Match[str]) -> str:
         body = markdown(read_result(results / f"{found[1]}.json"))
@@ -151,12 +157,12 @@ def figures_of(prose: str) -> list[str]:
     return NUMBER.findall(CODE.sub("", STAMP.sub("\n", prose)))
 
 
-def misquoted(text: str, results: Path = RESULTS) -> list[str]:
+def misquoted(text: str, results: Path | None = None) -> list[str]:
     """Blocks of text whose figures are not those of their source."""
     return [
         name
         for name, prose in PROSE.findall(text)
-        if figures_of(prose) != read_result(results / f"{name}.json").figures
+        if figures_of(prose) != read_result((results or RESULTS) / f"{name}.json").figures
     ]
 
 
@@ -187,18 +193,24 @@ def problems() -> list[str]:
     return found
 
 
-def adopt(name: str, command: str, models: list[str], version: str) -> None:
-    """Make the source of a block that has none of what the page says: a table or figures copied by hand."""
-    weights = {model: weights_now(model) or "none" for model in models}
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        for found, body in BLOCK.findall(text):
-            if found == name:
-                columns, rows = printed_tables(body)[0]
-                Result(command, version, weights, columns, rows).save(RESULTS / f"{name}.json")
-        for found, body in PROSE.findall(text):
-            if found == name:
-                Result(command, version, weights, figures=figures_of(body)).save(RESULTS / f"{name}.json")
+def adopt(name: str, command: str | None, models: list[str], printed: int | None) -> None:
+    """Make the source of a block of what the page says, copied by hand; with `printed`, of what is measured.
+
+    A block that has a source keeps its command and its models where none are given.
+    """
+    path = RESULTS / f"{name}.json"
+    before = read_result(path) if path.is_file() else Result("", "", {})
+    if not (command or before.command):
+        raise SystemExit(f"{name} has no source yet: say with --command what printed its figures")
+    weights = {model: weights_now(model) or "none" for model in models or before.weights}
+    new = Result(command or before.command, version_now(), weights, printed=printed)
+    for text in (page.read_text(encoding="utf-8") for page in pages()):
+        for body in (body for found, body in BLOCK.findall(text) if found == name):
+            columns, rows = (printed_tables(body) or [([], [])])[0]
+            new = replace(new, columns=columns, rows=rows)
+        for body in (body for found, body in PROSE.findall(text) if found == name):
+            new = replace(new, figures=figures_of(body))
+    new.save(path)
 
 
 # ---- measuring again
@@ -260,17 +272,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--measure", nargs="*", metavar="NAME")
     parser.add_argument("--adopt", metavar="NAME")
     parser.add_argument("--command", help="with --adopt: what printed the figures")
+    parser.add_argument("--printed", type=int, help="with --adopt: which of the tables that it prints")
     parser.add_argument("--model", action="append", default=[], help="with --adopt: whose weights matter")
     parser.add_argument("--data", type=Path, default=os.environ.get("DATA"), help="default: $DATA")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out" / "results")
     options = parser.parse_args(arguments)
     left: list[str] = []
     if options.adopt is not None:
-        adopt(options.adopt, options.command, options.model, version_now())
+        adopt(options.adopt, options.command, options.model, options.printed)
+        options.measure = options.measure if options.printed is None else [options.adopt]
     if options.measure is not None:
-        if options.data is None:
-            raise SystemExit("say where the data lies: --data FOLDER, or DATA=FOLDER")
-        left = measure(options.measure, Path(options.data).resolve(), options.out.resolve())
+        left = measure(options.measure, Path(options.data or ".").resolve(), options.out.resolve())
     if options.check:
         left = problems()
     else:

@@ -158,6 +158,31 @@ def test_tables_of_older_weights_are_made_again_by_one_command(
         docs_tables.main(["--measure", "fourth", "--data", str(tmp_path)])
 
 
+def test_a_new_block_gets_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_tables, "RESULTS", tmp_path)
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(docs_tables, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(docs_tables, "pages", lambda: [page])
+    page.write_text(
+        "<!-- table: old -->\n| a | b |\n|---|---|\n| 1 | .5 |\n<!-- end of table -->\n\n"
+        "<!-- table: new -->\n<!-- end of table -->\n\n"
+        "<!-- figures: text -->\nin 3 of 4\n<!-- end of figures -->\n"
+    )
+    for name in ("old", "new", "text"):
+        Result("by hand", "1", {}).save(tmp_path / f"{name}.json")
+    docs_tables.main(["--adopt", "old", "--command", "coam x", "--model", "capsnet-cf"])
+    printing = "printf '| c |\\n|---|\\n| 7 |\\n'"
+    docs_tables.main(["--adopt", "new", "--command", printing, "--printed", "0"])
+    docs_tables.main(["--adopt", "text"])
+    old, new, text = (read_result(tmp_path / f"{name}.json") for name in ("old", "new", "text"))
+    assert (old.command, old.rows, list(old.weights)) == ("coam x", [["1", ".5"]], ["capsnet-cf"])
+    assert (new.columns, new.rows, new.printed) == (["c"], [["7"]], 0)
+    assert (text.command, text.figures) == ("by hand", ["3", "4"])
+    assert problems() == []
+    with pytest.raises(SystemExit, match="say with --command"):
+        docs_tables.main(["--adopt", "fourth"])
+
+
 def test_tests_that_the_page_of_the_paper_names_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (REPOSITORY / "docs" / "paper.md").read_text())
     assert len(named) >= 25

@@ -145,7 +145,9 @@ def test_the_road_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "load_recipe",
         lambda name: replace(small, model=replace(small.model, config=config), log_every=1),
     )
-    found = walk_the_road(generated_megadepth(tmp_path / "MegaDepth", 20), tmp_path / "runs", ("full",), 1, 64)
+    found = walk_the_road(
+        generated_megadepth(tmp_path / "MegaDepth", 20), tmp_path / "runs", ("full",), 1, 64
+    )
     assert found["ours"] > 0
 
 
