@@ -218,7 +218,7 @@ def adopt(name: str, command: str | None, models: list[str], printed: int | None
 
 def printed_tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
     """The Markdown tables in what a command printed: columns and rows."""
-    found = re.findall(r"^(\|.*\|)\n\|[-:| ]+\|\n((?:\|.*\|(?:\n|$))*)", text, flags=re.MULTILINE)
+    found = re.findall(r"^(\|.*\|) *\n\|[-:| ]+\| *\n((?:\|.*\| *(?:\n|$))*)", text, flags=re.MULTILINE)
 
     def cells(line: str) -> list[str]:
         return [cell.strip() for cell in line.strip()[1:-1].split("|")]

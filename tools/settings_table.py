@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     for model, settings in (("cdunet-lite1", SETTINGS), ("capsnet-cf", SEARCHES)):
-        print(table(model, settings, options.root, options.out), "\n")
+        print(table(model, settings, options.root, options.out) + "\n")
 
 
 if __name__ == "__main__":

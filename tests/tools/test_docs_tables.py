@@ -117,6 +117,11 @@ def test_what_looks_measured_needs_a_source(line: str, measured: bool) -> None:
     assert unsourced(block) == []
 
 
+def test_tables_are_read_as_they_are_printed() -> None:
+    printed = "a | b\n\n| c | d | \n|---|:--|\n| 1 | `x` |\n|  | 2 | \n\ntext\n| e |\n|---|\n"
+    assert printed_tables(printed) == [(["c", "d"], [["1", "`x`"], ["", "2"]]), (["e"], [])]
+
+
 def test_figures_of_other_weights_are_marked() -> None:
     digest = load_model("capsnet-cf").sha256
     now = example(weights={"capsnet-cf": digest})
