@@ -196,14 +196,16 @@ def problems() -> list[str]:
 def adopt(name: str, command: str | None, models: list[str], printed: int | None) -> None:
     """Make the source of a block of what the page says, copied by hand; with `printed`, of what is measured.
 
-    A block that has a source keeps its command and its models where none are given.
+    Without a command a block that has a source was edited: its command, version and weights stay.
     """
     path = RESULTS / f"{name}.json"
-    before = read_result(path) if path.is_file() else Result("", "", {})
-    if not (command or before.command):
+    if command is not None:
+        weights = {model: weights_now(model) or "none" for model in models}
+        new = Result(command, version_now(), weights, printed=printed)
+    elif path.is_file():
+        new = read_result(path)
+    else:
         raise SystemExit(f"{name} has no source yet: say with --command what printed its figures")
-    weights = {model: weights_now(model) or "none" for model in models or before.weights}
-    new = Result(command or before.command, version_now(), weights, printed=printed)
     for text in (page.read_text(encoding="utf-8") for page in pages()):
         for body in (body for found, body in BLOCK.findall(text) if found == name):
             columns, rows = (printed_tables(body) or [([], [])])[0]
