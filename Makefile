@@ -23,7 +23,7 @@ BROWSER := ".[$(EXTRAS),app,browser]"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: ablation bench card clean demo dist docs docs-figures docs-tables help lint lint-release lock mutants notebooks paper-ablation peers-table test test-attacks test-browser test-kernels test-newest-torch test-oldest-torch test-slow test-wheel train-smoke
+.PHONY: ablation bench card clean demo dist docs docs-figures docs-tables help lint lint-release lock mutants notebooks paper-ablation peers-table results test test-attacks test-browser test-kernels test-newest-torch test-oldest-torch test-slow test-wheel train-smoke
 
 help: ## this list
 	@grep -hE "^[a-z-]+:.*## " $(MAKEFILE_LIST) | sed -E "s/^([a-z-]+):.*## /  \1\t/" | expand -t 18
@@ -65,8 +65,11 @@ paper-ablation: $(VENV)/.dev ## the paper's ablations: make paper-ablation DATA=
 	@$(BIN)/python tools/paper_ablation.py table $(or $(DATA),$(error say where the data lies: make paper-ablation DATA=FOLDER)) \
 	  out/paper-ablation $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
-docs-tables: $(VENV)/.dev ## the tables of README and docs from docs/results/*.json
+docs-tables: $(VENV)/.dev ## the figures of README and docs from docs/results/*.json
 	@$(BIN)/python tools/docs_tables.py
+
+results: $(VENV)/.all ## measure again what is of older weights: make results DATA=FOLDER [ARGS="NAME ..."]
+	@$(BIN)/python tools/docs_tables.py --measure $(ARGS) --data $(or $(DATA),$(error say where the data lies: make results DATA=FOLDER))
 
 card: $(VENV)/.dev ## the figures of the model card: make card DATA=FOLDER (tools/card_figures.py says what it may hold)
 	@$(BIN)/python tools/card_figures.py $(or $(DATA),$(error say where the data lies: make card DATA=FOLDER)) out/card $(ARGS)

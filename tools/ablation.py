@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from docs_tables import Result
+from docs_tables import table_text
 from torch import Tensor
 
 from coam.data.mixture import Mixture
@@ -205,25 +205,10 @@ def short(text: str) -> str:
     return f"{mean}, {rest}" if rest else mean
 
 
-def result(folder: Path) -> Result:
-    """The table as the source of the one in docs/reproduce.md."""
-    found = cells(folder)
-    rows = [[ROWS[name], *(short(text) for text in row)] for name, row in found.items()]
-    return Result(
-        "python tools/ablation.py run DATA RUNS (ten runs of 72 s on one H200), then table docs/ablation",
-        "0.1.0", {}, list(COLUMNS), rows,
-    )  # fmt: skip
-
-
 def table(folder: Path) -> str:
     """Mean accuracy at `SHOWN` pixels of every variant and set, and its difference to `full`."""
-    lines = [
-        f"share of the best matches within {SHOWN:g} px; difference to full with its 95 % interval over pairs"
-    ]
-    lines.append(f"{'':18s}" + "".join(f"{key:>32s}" for key in SETS))
-    for name, row in cells(folder).items():
-        lines.append(f"{name:18s}" + "".join(f"{text:>32s}" for text in row))
-    return "\n".join(lines)
+    rows = [[ROWS[name], *map(short, row)] for name, row in cells(folder).items()]
+    return table_text(list(COLUMNS), rows)
 
 
 def cells(folder: Path) -> dict[str, list[str]]:
@@ -275,14 +260,11 @@ def main() -> None:
     runner.add_argument("--only", nargs="*", default=[])
     shower = commands.add_parser("table")
     shower.add_argument("folder", type=Path)
-    shower.add_argument("--result", type=Path, help="write the source of the table in docs/reproduce.md")
     options = parser.parse_args()
     if options.command == "run":
         run(options.data, options.runs, options.seeds, options.only)
     else:
         sys.stdout.write(table(options.folder) + "\n")
-        if options.result is not None:
-            result(options.folder).save(options.result)
 
 
 if __name__ == "__main__":

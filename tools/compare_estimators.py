@@ -9,15 +9,17 @@ Every estimator is run plain, with the scores as the order of its draws (PROSAC)
 that share photos are not independent, so they are rather too narrow. The last column compares pair by pair
 with the first row. `--outliers SHARE` keeps 300 matches of a pair and adds wrong ones until SHARE of all are
 wrong, their scores drawn from those of the pair, lowered at random.
+
+SupeRANSAC is left out where it is not installed (pip install 'coam[superansac]').
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from coam.evaluation.predictions import PredictionStore
 from coam.geometry.homography import corner_error
 from coam.geometry.pose import rotation_error, translation_error
 from coam.geometry.robust import RansacOptions, estimate_homography, relative_pose
+from coam.store.documents import read_json
 from coam.types import Matches
 
 NAMES = ("opencv", "poselib", "superansac")
@@ -41,7 +44,7 @@ Errors = Callable[[EvaluationPair, Matches, RansacOptions], float]
 
 def cached_matches(pairs: Sequence[EvaluationPair], folder: Path) -> list[Matches]:
     """The matches that `coam eval` left in `folder`."""
-    identity = json.loads((folder / "predictions.json").read_text())
+    identity = read_json(folder / "predictions.json", dict, "make it with coam eval")
     identity.pop("format")
     return list(PredictionStore(folder, identity).read(pairs))
 
@@ -121,6 +124,7 @@ def variants(threshold: float, *, poses: bool) -> dict[str, RansacOptions]:
     plain = {
         (f"{name}, PROSAC" if prosac else name): RansacOptions(threshold, estimator=name, prosac=prosac)
         for name in NAMES
+        if name != "superansac" or find_spec("pysuperansac")
         for prosac in (False, True)
     }
     if not poses:

@@ -5,7 +5,7 @@
     python tools/make_training_data.py DATA OUT --tracks   # and reconstruct the photo sets by SIFT
 
 DATA holds photos/, aligned/, styles/, multiview/ and rgbd_kitchen/ with their tars. OUT gets what the
-recipes name: photos/, styles/, aligned/KIND/GROUP/, aligned_fit/ (after `coam data align`; season_rough/ holds
+recipes name: photos/, styles/, aligned/KIND/GROUP/, aligned_fit/ (by `coam data align`; season_rough/ holds
 webcams whose matches miss by more than 0.75 px), packed/tracks.safetensors and rgbd.safetensors; and what no
 recipe may name: photos_val/, aligned_val/. Held out is the last of every 25 photos, of every 5 webcams and of
 every 8 groups of the other kinds, in the order of their names, and the third of the three day-night webcams.

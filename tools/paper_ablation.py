@@ -189,7 +189,7 @@ def table(data: Path, out: Path, models: dict[str, Path], options: argparse.Name
     for name, (benchmark, load, shown) in find_data(data, options.scenes, options.count).items():
         pairs = limit_pairs(load(), options.limit)
         for variant in VARIANTS:
-            if variant.model not in models:
+            if variant.model not in models or (options.rows and variant.name not in options.rows):
                 continue
             file = str(models[variant.model])
             spec = find_matcher(file, device=options.device, preset="paper", **variant.options)
@@ -275,6 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
     shower.add_argument("--scenes", default="valid", help="of MegaDepth: a split, or ids with commas")
     shower.add_argument("--count", type=int, default=200, help="pairs of MegaDepth")
     shower.add_argument("--limit", type=int, help="at most so many pairs of each set")
+    shower.add_argument("--rows", nargs="*", default=[], help="of these names only; default: all")
     shower.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     if options.command == "train":

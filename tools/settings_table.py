@@ -2,18 +2,18 @@
 
     python tools/settings_table.py DEV_HOMOGRAPHY OUT      # OUT keeps the matches; a killed run goes on
 
-Writes docs/results/settings.json and docs/results/capsnet-search.json: one look at 512 px, viewpoint pairs.
+Prints two tables, of cdunet-lite1 and of capsnet-cf: one look at 512 px, viewpoint pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from docs_tables import RESULTS, Result
+from docs_tables import table_text
 
-from coam import __version__
 from coam.evaluation.benchmarks.hpatches import HPATCHES, load_hpatches
 from coam.evaluation.matchers.by_name import find_matcher
 from coam.evaluation.runner import evaluate
@@ -37,21 +37,17 @@ SEARCHES: dict[str, dict[str, Any]] = {
 SHOWN = ("MMA@1", "MMA@3", "MMA@5", "MMA@10")
 
 
-def table(model: str, settings: dict[str, dict[str, Any]], root: Path, out: Path) -> Result:
+def table(model: str, settings: dict[str, dict[str, Any]], root: Path, out: Path) -> str:
     """MMA and matches of the viewpoint pairs with each of the settings."""
     pairs = [pair for pair in load_hpatches(root) if "viewpoint" in pair.subsets]
-    rows, weights = [], ""
+    rows = []
     for number, (name, changed) in enumerate(settings.items()):
         spec = find_matcher(model, device="cpu", **{**COMMON, **changed})
-        weights = spec.model_hash
         figures = evaluate(HPATCHES, pairs, spec, out / f"{model}-{number}", resamples=0)["tables"]["all"]
         cells = [f"{figures[key]['value']:.3f}" for key in SHOWN]
         rows.append([name, *cells, f"{figures['matches']['value']:.0f}"])
-        print(rows[-1], flush=True)
-    return Result(
-        "python tools/settings_table.py DEV_HOMOGRAPHY OUT", __version__, {model: weights},
-        [f"{model}, {len(pairs)} viewpoint pairs", *SHOWN, "matches"], rows,
-    )  # fmt: skip
+        print(rows[-1], file=sys.stderr, flush=True)
+    return table_text([f"{model}, {len(pairs)} viewpoint pairs", *SHOWN, "matches"], rows)
 
 
 def main() -> None:
@@ -61,11 +57,8 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    for name, model, settings in (
-        ("capsnet-search", "capsnet-cf", SEARCHES),
-        ("settings", "cdunet-lite1", SETTINGS),
-    ):
-        table(model, settings, options.root, options.out).save(RESULTS / f"{name}.json")
+    for model, settings in (("cdunet-lite1", SETTINGS), ("capsnet-cf", SEARCHES)):
+        print(table(model, settings, options.root, options.out) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from ablation import SETS, THRESHOLDS, PairFigures, build_sets, score_source
+from docs_tables import table_text
 
 from coam.evaluation.metrics.bootstrap import compare_paired
 from coam.training.config import OptimiserSpec, Recipe, load_recipe
@@ -29,6 +30,14 @@ from coam.training.run import build_start, train
 
 RECIPES = ("cdunet-paper-lite1", "cdunet-paper-lite1-hinge")
 STUDY_PAIRS = 32  # of each held-out set
+ROWS = {
+    "published": "as published: hinge, Adam 1e-4, frozen encoder",
+    "+ rate 8e-4, encoder trained": "rate 8e-4, encoder trained",
+    "+ constant weight": "and c_x without a gradient",
+    "+ scaled attention": "and attention logits times 1/64",
+    "without conditioning": "that without conditioning",
+    "nce": "InfoNCE, conditioned",
+}
 
 
 def variants(base: Recipe) -> dict[str, Recipe]:
@@ -90,15 +99,18 @@ def table(folder: Path) -> str:
     """Share of right matches in training at the start, half-way and at the end; held-out accuracy at 3 px."""
     entries = [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
     column = THRESHOLDS.index(3.0)
-    lines = [f"{'variant':30s}" + "".join(f"{text:>9s}" for text in ("start", "half", "end", *SETS))]
+    rows = []
     for entry in entries:
         log = [line["accuracy"] for line in entry["log"]]
-        shown = [log[0], log[len(log) // 2], log[-1]]
-        for key in SETS:
-            values = [pair["accuracy"][column] for pair in entry["pairs"][key]]
-            shown.append(sum(values) / len(values))
-        lines.append(f"{entry['variant']:30s}" + "".join(f"{value:9.3f}" for value in shown))
-    return "\n".join(lines)
+        course = " ".join(short(value) for value in (log[0], log[len(log) // 2], log[-1]))
+        held_out = [np.mean([pair["accuracy"][column] for pair in entry["pairs"][key]]) for key in SETS]
+        rows.append([ROWS.get(entry["variant"], entry["variant"]), course, *map(short, held_out)])
+    return table_text(["run", "start / half / end", *SETS], rows)
+
+
+def short(value: float, sign: str = "") -> str:
+    """As the pages have it: .123, or +.123."""
+    return f"{value:{sign}.3f}".replace("0.", ".", 1)
 
 
 def train_models(data: Path, runs: Path, compiled: bool) -> None:
@@ -120,7 +132,7 @@ def train_models(data: Path, runs: Path, compiled: bool) -> None:
 
 def model_table(folder: Path) -> str:
     """Held-out accuracy of the trained models at every threshold, and what the hinge changed."""
-    lines = [f"{'held-out pairs':12s}{'after NCE':>28s}{'after the hinge':>28s}{'difference at 3 px':>28s}"]
+    rows = []
     first, second = (json.loads((folder / f"{name}.json").read_text())["pairs"] for name in RECIPES)
     column = THRESHOLDS.index(3.0)
     for key in SETS:
@@ -128,10 +140,12 @@ def model_table(folder: Path) -> str:
         change = compare_paired(
             lambda i, a=a: a[i, column].mean(), lambda i, b=b: b[i, column].mean(), list(range(len(a)))
         ).difference
-        shown = [" ".join(f"{value:.3f}" for value in x.mean(axis=0)) for x in (a, b)]
-        between = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
-        lines.append(f"{key:12s}{shown[0]:>28s}{shown[1]:>28s}{between:>28s}")
-    return "\n".join(lines)
+        value, low, high = (short(v, "+") for v in (change.value, change.low, change.high))
+        shown = [" ".join(map(short, x.mean(axis=0))) for x in (a, b)]
+        rows.append([key, *shown, f"{value} [{low}, {high}]"])
+    thresholds = " / ".join(f"{t:g}" for t in THRESHOLDS)
+    columns = [f"{len(a)} held-out pairs each", f"after InfoNCE: {thresholds} px", "after the hinge"]
+    return table_text([*columns, "difference at 3 px"], rows)
 
 
 def write_entry(

@@ -46,6 +46,22 @@ def test_normalise_gives_unit_length():
     torch.testing.assert_close(lengths, torch.ones(2, 81))
 
 
+def test_grid_descriptors_equal_a_naive_interpolation():
+    """The paper's G x G positions: four cells weighed by hand, then unit length again."""
+    feature_map = torch.nn.functional.normalize(torch.randn(1, 8, 6, 10), dim=1)
+    points = cell_centres(7, 5, 2.5).view(1, -1, 2)
+    found = sample_map(feature_map, points, 2.0, normalise=True)[0]
+    for point, descriptor in zip(points[0].tolist(), found, strict=True):
+        column, row = ((value + 0.5) / 2.0 - 0.5 for value in point)
+        expected = torch.zeros(8)
+        for r in range(6):
+            for c in range(10):
+                weight = max(0.0, 1 - abs(row - r)) * max(0.0, 1 - abs(column - c))
+                expected += weight * feature_map[0, :, r, c]
+        if 0 <= column <= 9 and 0 <= row <= 5:  # beyond, the border's value is read
+            torch.testing.assert_close(descriptor, expected / expected.norm())
+
+
 def test_each_image_of_a_batch_has_its_own_points():
     feature_map = ramp(4, 4, 1.0).expand(2, -1, -1, -1)
     points = torch.tensor([[[1.0, 2.0]], [[2.5, 0.5]]])

@@ -24,6 +24,20 @@ def test_what_is_written_is_read_with_its_metadata(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["weight"], [0, 1, 2])
 
 
+def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
+    """Whatever the order of the metadata, which safetensors itself writes in a random one."""
+    metadata = {f"key {k}": f'value "{k}" \u00e9\n' for k in range(12)}
+    shuffled = dict(reversed(metadata.items()))
+    files = [
+        write_safetensors(tmp_path / f"{k}.safetensors", {"a": torch.ones(3)}, order)
+        for k, order in enumerate((metadata, shuffled, metadata, shuffled))
+    ]
+    assert len({file.read_bytes() for file in files}) == 1
+    tensors, found = read_safetensors(files[0])
+    assert found == metadata
+    assert tensors["a"].tolist() == [1, 1, 1]
+
+
 def test_safetensors_are_as_readable_as_any_file(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "weights.safetensors", {"weight": torch.arange(3.0)}, {})
     (tmp_path / "plain.txt").write_text("")

@@ -53,6 +53,5 @@ def test_the_table_shows_means_and_differences(tmp_path: Path) -> None:
         [sys.executable, str(REPOSITORY / "tools" / "ablation.py"), "table", str(tmp_path)],
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    assert printed[2].startswith("full")
-    assert "0.700 seeds 0.600 0.800" in printed[2]
-    assert "0.500 -0.200 [-0.200, -0.200]" in printed[3]
+    assert printed[2].startswith("| full (seeds 1, 2) | .700 (.600, .800) |")
+    assert ".500, -.200 [-.200, -.200]" in printed[3]

@@ -132,7 +132,7 @@ def walk_the_road(root: Path, runs: Path, only: tuple[str, ...], steps: int, siz
 
 
 def test_the_road_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One scene, one step, the row of the full model: the same commands as below."""
+    """Twenty scenes, one step of a small network, the row of the full model: the same commands as below."""
     monkeypatch.setattr(
         paper_ablation,
         "VARIANTS",
@@ -145,7 +145,9 @@ def test_the_road_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "load_recipe",
         lambda name: replace(small, model=replace(small.model, config=config), log_every=1),
     )
-    found = walk_the_road(generated_megadepth(tmp_path / "MegaDepth", 1), tmp_path / "runs", ("full",), 1, 64)
+    found = walk_the_road(
+        generated_megadepth(tmp_path / "MegaDepth", 20), tmp_path / "runs", ("full",), 1, 64
+    )
     assert found["ours"] > 0
 
 
@@ -157,4 +159,9 @@ def test_the_whole_road_on_twenty_scenes(tmp_path: Path) -> None:
     found = walk_the_road(root, tmp_path / "runs", models, 3, 64)
     assert list(found) == [variant.name for variant in paper_ablation.VARIANTS]
     assert all(value > 0 for value in found.values())
-    walk_the_road(root, tmp_path / "runs", models, 3, 64)  # complete: nothing is trained or matched again
+    files = {name: (tmp_path / "runs" / name / "model.safetensors").read_bytes() for name in models}
+    assert len(set(files.values())) == len(models)
+    # Complete: nothing is trained or matched again (matches of other weights would be refused).
+    assert walk_the_road(root, tmp_path / "runs", models, 3, 64) == found
+    for name, content in files.items():
+        assert (tmp_path / "runs" / name / "model.safetensors").read_bytes() == content

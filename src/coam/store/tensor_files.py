@@ -37,14 +37,29 @@ def _byte_type() -> Any:
 
 
 def write_safetensors(path: StrPath, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Write tensors (of any device) and metadata, as readable as any other file."""
+    """Write tensors (of any device) and metadata; the same content is the same file, byte for byte."""
     from safetensors.torch import save_file
 
     on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     metadata = metadata | {_CHECKSUM: _checksum(on_host, metadata)}
     with atomic_write(path) as temporary:
         save_file(on_host, temporary, metadata=metadata)
+        _sort_metadata(temporary)
     return Path(path)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata in the order of its keys: safetensors writes another one each time.
+
+    So a model that is saved again has the checksum by which its matches are known.
+    """
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def read_safetensors(
