@@ -17,7 +17,8 @@ pairs, shares within 5 and 10 px. "median within 5 px" takes the median landmark
 misplaced mark does not move. "sure but wrong": of all pairs, those that would not be refused (confidence 0.8)
 with an error above 5 px, 0.5 % of the long side, and twice what a homography fitted to the marks themselves
 misses them by; their marks then do not tell. "marks within 5 px": pairs whose marks that homography misses by
-less than 5 px; where it does not, marks are misplaced or the scene is not flat, and no method is to blame. Methods on intensities hand over points of what they found.
+less than 5 px; where it does not, marks are misplaced or the scene is not flat, and no method is to blame.
+Methods on intensities hand over points of what they found.
 """
 
 from __future__ import annotations
