@@ -1,25 +1,26 @@
 """The probability of `coam register` that a result is right: fitted to pairs with truth and to wrong pairs.
 
     python tools/registration_table.py DATA OUT --groups ALIGNED_VAL
-    python tools/calibrate_registration.py OUT/pairs OUT/calibration
+    python tools/calibrate_registration.py OUT
 
-PAIRS is a folder for `coam eval registration`. Each of its pairs is a true one, whose landmarks decide
-whether the registration is right; its first image with the second image of another place of the same kind is
-a wrong one. Matches are kept in OUT: a run that was killed goes on. Prints how often the probability in the
-package is right, then WEIGHTS and BIAS of `coam.registration.quality` fitted anew, and how these do on pairs
-left out of the fit (by scene, five parts).
+Each pair of OUT/pairs is a true one, whose landmarks decide whether the registration is right; matches are
+those of the table. Its first image with the second image of another place of the same kind is a wrong one;
+their matches are kept in OUT/calibration. Prints how often the probability in the package is right, then
+WEIGHTS and BIAS of `coam.registration.quality` fitted anew, and how these do on pairs left out of the fit (by
+scene, five parts).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from coam.evaluation.benchmarks.registration import load_registration
-from coam.evaluation.matchers.by_name import find_matcher
+from coam.evaluation.benchmarks.registration import REGISTRATION, load_registration
+from coam.evaluation.matchers.by_name import MatcherSpec, find_matcher
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, predict
 from coam.geometry.homography import fit_homography
@@ -55,6 +56,14 @@ def wrong_pairs(pairs: list[EvaluationPair]) -> list[EvaluationPair]:
         if kind not in ONE_PLACE and len(members) > 1
         for a, b in zip(members, members[1:] + members[:1], strict=True)
     ]
+
+
+def matched(pairs: list[EvaluationPair], spec: MatcherSpec, folder: Path) -> Iterator[Matches]:
+    """Matches of pairs, of which a folder of `coam eval registration` may hold some."""
+    store = PredictionStore(folder, spec.identity | {"benchmark": REGISTRATION.name})
+    with progress("matches", len(pairs), unit="pairs") as bar:
+        predict(pairs, spec, store, progress=bar.advance)
+    return store.read(pairs)
 
 
 def row_of(matches: Matches, landmarks: np.ndarray | None) -> tuple[np.ndarray, bool] | None:
@@ -109,29 +118,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("pairs", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("-m", "--matcher", default="cdunet-lite1", help="a name or a .safetensors file")
-    parser.add_argument("--limit", type=int, help="at most so many true pairs, and as many wrong ones")
+    parser.add_argument("--limit", type=int, help="at most so many wrong pairs")
     parser.add_argument(
         "--right", nargs="*", default=[], help="names A--B of wrong pairs that are right after all"
     )
     options = parser.parse_args()
-    true = load_registration(options.pairs)
-    wrong = [pair for pair in wrong_pairs(true) if pair.name not in options.right]
-    pairs = [*limit_pairs(true, options.limit), *limit_pairs(wrong, options.limit)]
     spec = find_matcher(options.matcher)
-    store = PredictionStore(options.out, spec.identity | {"benchmark": "calibration"})
-    with progress("matches", len(pairs), unit="pairs") as bar:
-        predict(pairs, spec, store, progress=bar.advance)
+    true = load_registration(options.out / "pairs")
+    wrong = [pair for pair in wrong_pairs(true) if pair.name not in options.right]
+    wrong = limit_pairs(wrong, options.limit)
+    found = [
+        *zip(true, matched(true, spec, options.out / "eval" / spec.name), strict=True),
+        *zip(wrong, matched(wrong, spec, options.out / "calibration"), strict=True),
+    ]
     rows, labels, scenes, names, nothing = [], [], [], [], 0
-    for pair, matches in zip(pairs, store.read(pairs), strict=True):
-        found = row_of(matches, pair.correspondences)
-        if found is None:
+    for pair, matches in found:
+        row = row_of(matches, pair.correspondences)
+        if row is None:
             nothing += 1
             continue
-        rows.append(found[0])
-        labels.append(found[1])
+        rows.append(row[0])
+        labels.append(row[1])
         scenes.append(pair.sequence)
         names.append(pair.name)
     x, y = np.array(rows), np.array(labels)
