@@ -287,7 +287,7 @@ def _places_between(
     empty = np.ones((rows, columns), np.bool_)
     column, row = (matched // side).astype(np.int64).T
     empty[np.clip(row, 0, rows - 1), np.clip(column, 0, columns - 1)] = False
-    centres = (np.argwhere(empty)[:, ::-1] + 0.5) * side - 0.5
+    centres = np.asarray((np.argwhere(empty)[:, ::-1] + 0.5) * side - 0.5, np.float64)
     zoom = 1 / views[1].factor
     found, certainty = warp.backward.at(resize_points(centres, (zoom, zoom)))
     # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` pixels.
