@@ -68,7 +68,7 @@ class RegisterOptions:
     # A local model is fitted again to so many matches, and to places of the dense warp between them
     local_matches: int = 8192
     places: int = 64  # cells along the long side: one without a match has a place of the warp
-    match_error: float = 1.0  # pixels of the overview: standard deviation of a match, beside that of a place
+    match_error: float = 1.0  # standard deviation of a match, beside that of a place
 
 
 DEFAULT_REGISTER = RegisterOptions()
@@ -290,8 +290,9 @@ def _places_between(
     centres = np.asarray((np.argwhere(empty)[:, ::-1] + 0.5) * side - 0.5, np.float64)
     zoom = 1 / views[1].factor
     found, certainty = warp.backward.at(resize_points(centres, (zoom, zoom)))
-    # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` pixels.
-    precision = -2 * np.log1p(-np.clip(certainty.astype(np.float64), 0, 0.999)) / WITHIN**2
+    # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` pixels of the overview.
+    within = WITHIN * views[1].factor
+    precision = -2 * np.log1p(-np.clip(certainty.astype(np.float64), 0, 0.999)) / within**2
     return Places(views[0].to_raster(found), centres, precision * options.match_error**2)
 
 
