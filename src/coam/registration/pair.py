@@ -290,7 +290,7 @@ def _places_between(
     centres = np.asarray((np.argwhere(empty)[:, ::-1] + 0.5) * side - 0.5, np.float64)
     zoom = 1 / views[1].factor
     found, certainty = warp.backward.at(resize_points(centres, (zoom, zoom)))
-    # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` pixels of the overview.
+    # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` overview pixels.
     within = WITHIN * views[1].factor
     precision = -2 * np.log1p(-np.clip(certainty.astype(np.float64), 0, 0.999)) / within**2
     return Places(views[0].to_raster(found), centres, precision * options.match_error**2)
