@@ -13,14 +13,18 @@ import json
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from docs_tables import RESULTS, Result
 
 import coam
-from coam import samples
+from coam import __version__, samples
+from coam.evaluation.matchers.by_name import find_matcher
 from coam.geometry.homography import apply_homography
 from coam.images import load_image
+from coam.models.registry import DEFAULT_MODEL
 from coam.registration import RegisterOptions
 from coam.registration.outputs import write_outputs
 from coam.registration.rasters import Raster, of_array, open_raster
@@ -99,7 +103,7 @@ def geotiff(out: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str, object]:
+def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str, Any]:
     """Waves of 10 px amplitude: what a homography, a polynomial, a spline and the dense warp leave."""
     rgb = view()
     size = (rgb.shape[1], rgb.shape[0])
@@ -125,6 +129,17 @@ def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str
             "p95": float(np.percentile(error, 95)),
         }
     return result
+
+
+def elastic_table(result: dict[str, Any]) -> Result:
+    """Model, what it became, mean error and what 95 % of places stay below."""
+    rows = [
+        [model, found["kind"], f"{found['mean_error_px']:.2f}", f"{found['p95']:.2f}"]
+        for model, found in result.items()
+    ]
+    columns = ["`--model`", "is", "mean error, px", "95 % of places below, px"]
+    weights = {DEFAULT_MODEL: find_matcher(DEFAULT_MODEL).model_hash}
+    return Result("python tools/registration_checks.py elastic", __version__, weights, columns, rows)
 
 
 def large(out: Path, side: int = 10_000) -> dict[str, object]:
@@ -198,6 +213,8 @@ def main() -> None:
     else:
         result = {"geotiff": geotiff, "elastic": elastic}[options.check](options.out)
     print(json.dumps(result, indent=1))
+    if options.check == "elastic":
+        elastic_table(result).save(RESULTS / "registration-elastic.json")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,15 @@ import pytest
 
 from coam.errors import ConfigError
 from coam.geometry.homography import apply_homography
-from coam.registration.fitting import Fit, FitOptions, block_folds, fit_transform, folds_over
+from coam.registration.fitting import (
+    NO_PLACES,
+    Fit,
+    FitOptions,
+    Places,
+    block_folds,
+    fit_transform,
+    folds_over,
+)
 from coam.registration.local_models import spread_points
 from coam.registration.transforms import PlaneTransform
 from support.known_registration import TURN, elastic, noisy_matches
@@ -127,3 +135,25 @@ def test_spread_points_are_far_apart() -> None:
 def test_an_unknown_model_is_named() -> None:
     with pytest.raises(ConfigError, match="no model 'rigid'"):
         FitOptions(model="rigid")
+
+
+def test_places_hold_a_spline_where_nothing_matches() -> None:
+    """A quarter of the image has no match: places with 2 px of noise there, told so, bring the error down."""
+    move = elastic(10.0, 320.0)
+    matches = noisy_matches(move)
+    bare = (matches.points1[:, 0] > 380) & (matches.points1[:, 1] < 200)
+    points0, points1 = matches.points0[~bare], matches.points1[~bare]
+    x, y = np.meshgrid(np.arange(385.0, 640, 10), np.arange(5.0, 200, 10))
+    moving = np.stack([x, y], axis=-1).reshape(-1, 2)
+    noise = np.random.default_rng(1).normal(0, 2.0, moving.shape)
+    places = Places(moving + noise, move(moving), np.full(len(moving), 1 / 16))
+    errors = []
+    for known in (NO_PLACES, places):
+        fit = fit_transform(points0, points1, SIZE, places=known)
+        assert fit is not None
+        assert len(fit.residuals) == len(points0)  # places are no matches: they are not counted
+        errors.append(
+            float(np.linalg.norm(fit.transform.inverse_points(move(moving)) - moving, axis=1).mean())
+        )
+    assert errors[0] > 4
+    assert errors[1] < 1

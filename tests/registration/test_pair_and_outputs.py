@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -16,14 +17,16 @@ from coam.errors import ConfigError, DataError, ImageError
 from coam.geometry.homography import apply_homography
 from coam.images import load_image
 from coam.registration import Limits, RegisterOptions, Registration, RegistrationRefused, register
+from coam.registration.fitting import fit_transform
 from coam.registration.outputs import KNOWN, ground_control_points, picture_of, write_outputs
 from coam.registration.pair import dense_transform, find_registration, refusal, spread_windows
 from coam.registration.pictures import draw_before_after, draw_residuals, overlay_of, registration_page
 from coam.registration.rasters import of_array, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE
 from coam.samples import motorcycle
+from coam.types import Matches
 from coam.warp.field import WarpField, map_positions
-from support.known_registration import TURN, KnowingMatcher, as_matcher, seen_through
+from support.known_registration import TURN, KnowingMatcher, as_matcher, elastic, noisy_matches, seen_through
 from support.simple_matchers import textured
 
 SIZE = (320, 240)
@@ -314,3 +317,63 @@ def test_a_page_cannot_be_broken_by_names(moving: np.ndarray, fixed: np.ndarray)
 def test_an_unknown_model_is_named(moving: np.ndarray, fixed: np.ndarray, wrong: str) -> None:
     with pytest.raises(ConfigError, match="no model"):
         register(moving, fixed, model=wrong, matcher=as_matcher(knowing()))
+
+
+class WavyMatcher(KnowingMatcher):
+    """Knows an elastic move, finds no match in the upper right of the fixed image, and has a warp there."""
+
+    most: int = 2048
+
+    def variant(self, max_matches: int = 2048, **_: object) -> KnowingMatcher:
+        other = WavyMatcher()
+        other.most = max_matches
+        return other
+
+    def match(self, image0, image1, mask0=None, mask1=None) -> Matches:
+        found = noisy_matches(WAVES, size=(640, 480), count=self.most, noise=0.6)
+        bare = (found.points1[:, 0] > 380) & (found.points1[:, 1] < 200)
+        return found.select(~bare)
+
+    def warp(self, image0, image1, mask0=None, mask1=None) -> SimpleNamespace:
+        """Its places are 1.5 px off along x and y, and it knows: three in four or more are within 3 px."""
+        positions = map_positions((640, 480), (640, 480))
+        points = Backwards(WAVES)(positions.reshape(-1, 2).astype(np.float64)).reshape(positions.shape)
+        blocks = np.random.default_rng(2).normal(0, 1.5, (60, 80, 2)).repeat(8, axis=0).repeat(8, axis=1)
+        certainty = np.full((480, 640), 0.8, np.float32)
+        field = WarpField((points + blocks).astype(np.float32), certainty, (640, 480), (640, 480))
+        return SimpleNamespace(backward=field)
+
+
+WAVES = elastic(10.0, 320.0)
+
+
+class Backwards:
+    """The inverse of a move, by iteration."""
+
+    def __init__(self, move) -> None:
+        self.move = move
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        found = points
+        for _ in range(30):
+            found = found + points - self.move(found)
+        return found
+
+
+def test_a_local_model_is_held_by_the_warp_where_nothing_matches() -> None:
+    picture = textured(0, (640, 480))
+    found = register(picture, picture, matcher=as_matcher(WavyMatcher()))
+    assert found.transform.kind == "spline"
+    assert found.meta["matches"] > 5000  # more than the first look had
+    x, y = np.meshgrid(np.linspace(400, 620, 12), np.linspace(20, 190, 12))
+    bare = np.stack([x, y], axis=-1).reshape(-1, 2)
+    error = np.linalg.norm(found.inverse_points(bare) - Backwards(WAVES)(bare), axis=1)
+    assert error.mean() < 1.2
+    first = fit_transform(*points_of(WavyMatcher().match(picture, picture)), (640, 480))
+    assert first is not None
+    alone = np.linalg.norm(first.transform.inverse_points(bare) - Backwards(WAVES)(bare), axis=1)
+    assert alone.mean() > 4
+
+
+def points_of(matches: Matches) -> tuple[np.ndarray, np.ndarray]:
+    return matches.points0, matches.points1

@@ -58,6 +58,18 @@ DEFAULT_FIT = FitOptions()
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """Places that hold a spline where no match is: what a dense warp says there, as far as it is certain."""
+
+    moving: Array  # (K, 2)
+    fixed: Array  # (K, 2)
+    evidence: Array  # (K,) inverse variances, that of a match being 1
+
+
+NO_PLACES = Places(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
 class Fit:
     """A transform and what the matches say about it; lengths are in pixels of the fixed image."""
 
@@ -75,16 +87,18 @@ def fit_transform(
     size: Size,
     options: FitOptions = DEFAULT_FIT,
     dense: LocalTransform | None = None,
+    places: Places = NO_PLACES,
 ) -> Fit | None:
     """The transform of matches (N, 2), (N, 2) onto a fixed image of `size`; None where they agree on none.
 
-    dense: the transform to judge where `options.model` is "dense"; it is not fitted to matches.
+    dense: the transform to judge where `options.model` is "dense"; it is not fitted to matches. places: what
+    local models are fitted to beside matches; they are judged by matches alone.
     """
     points0, points1 = (np.asarray(p, np.float64).reshape(-1, 2) for p in (moving, fixed))
     plane = _fit_plane(points0, points1, size, options)
     local = None
     if options.model in ("auto", *LOCAL_KINDS):
-        local = _fit_local(points0, points1, size, options, dense)
+        local = _fit_local(points0, points1, size, options, dense, places)
     if options.model != "auto":
         return local if options.model in LOCAL_KINDS else plane
     return _simpler(plane, local, options)
@@ -153,7 +167,12 @@ def _is_seen_from_one_side(matrix: Array, points: Array) -> bool:
 
 
 def _fit_local(
-    points0: Array, points1: Array, size: Size, options: FitOptions, dense: LocalTransform | None
+    points0: Array,
+    points1: Array,
+    size: Size,
+    options: FitOptions,
+    dense: LocalTransform | None,
+    places: Places,
 ) -> Fit | None:
     """The simplest local model on top of a homography that most matches obey roughly."""
     bend = max(options.threshold, options.bend * max(size))
@@ -172,11 +191,18 @@ def _fit_local(
         tried["dense"] = _median(held_out)
         why = "dense: asked for; its places are the network's own and no fit to the matches"
         return _judged(dense, residuals, held_out, tried, why, options)
-    wanted = inner0 - apply_homography(np.linalg.inv(matrix), inner1)
+    # Matches first, then places; a block that is left out of a fit loses both.
+    both0, both1 = np.vstack([inner0, places.moving]), np.vstack([inner1, places.fixed])
+    evidence = np.concatenate([np.ones(len(inner0)), places.evidence])
+    both_folds = block_folds(both1, size, options)
+    wanted = both0 - apply_homography(np.linalg.inv(matrix), both1)
     candidates: dict[str, tuple[LinearModel, Array]] = {}
     for kind in [options.model] if options.model in LOCAL_KINDS else ["polynomial", "spline"]:
-        models = local_models(kind, inner1, size, options.local)
-        missed = [_held_out(model, matrix, inner0, inner1, wanted, folds) for model in models]
+        models = local_models(kind, both1, size, options.local)
+        missed = [
+            _held_out(model, matrix, both0, both1, wanted, evidence, both_folds)[: len(inner0)]
+            for model in models
+        ]
         medians = {str(number): _median(miss) for number, miss in enumerate(missed)}
         if models and len(folds) > 1:
             number = int(simplest(medians, len(inner0)))
@@ -186,7 +212,7 @@ def _fit_local(
         return None
     kind = simplest({each: tried[each] for each in candidates}, len(inner0))
     model, held_out = candidates[kind]
-    displacement = model.displacement(model.solve(wanted))
+    displacement = model.displacement(model.solve(wanted, evidence))
     transform = LocalTransform(kind, matrix, displacement)
     if folds_over(transform, size):
         return None
@@ -209,13 +235,19 @@ def _judged(
 
 
 def _held_out(
-    model: LinearModel, matrix: Array, points0: Array, points1: Array, wanted: Array, folds: Sequence[Indices]
+    model: LinearModel,
+    matrix: Array,
+    points0: Array,
+    points1: Array,
+    wanted: Array,
+    evidence: Array,
+    folds: Sequence[Indices],
 ) -> Array:
     """By how many pixels (N,) of the fixed image each match is missed by a fit without its fold."""
     fetched = apply_homography(np.linalg.inv(matrix), points1)
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(points0)), fold).astype(np.int64)
-        fetched[fold] += np.asarray(model.design[fold] @ model.solve(wanted, rest))
+        fetched[fold] += np.asarray(model.design[fold] @ model.solve(wanted, evidence, rest))
     return misses(matrix, points0, apply_homography(matrix, fetched))
 
 

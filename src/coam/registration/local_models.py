@@ -22,7 +22,7 @@ class LocalOptions:
 
     degrees: tuple[int, ...] = (2, 3)  # of polynomials; simplest first
     # Weights of a spline's bending energy, a match and units of the fixed image's long side; stiffest first
-    stiffness: tuple[float, ...] = (1e-3, 1e-4, 1e-5, 1e-6)
+    stiffness: tuple[float, ...] = (1e-3, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
     centres: int = 150  # of a spline at most, spread over the matches
     reweightings: int = 4  # of the matches, by their residuals
     tuning: float = 2.0  # robust standard deviations at which a match weighs half
@@ -42,23 +42,25 @@ class LinearModel:
     displacement: Callable[[Array], Displacement]  # of coefficients (T, 2)
     options: LocalOptions
 
-    def solve(self, wanted: Array, rows: Indices | slice = slice(None)) -> Array:
+    def solve(self, wanted: Array, evidence: Array, rows: Indices | slice = slice(None)) -> Array:
         """Coefficients (T, 2) for displacements (N, 2), by some rows; reweighted least squares (Cauchy), so
         that wrong matches do not bend them.
+
+        evidence: (N,) inverse variances, that of a match being 1.
         """
-        design, target = self.design[rows], wanted[rows]
+        design, target, known = self.design[rows], wanted[rows], evidence[rows]
         terms = design.shape[1]
-        weights: Array = np.ones(len(design))
+        weights: Array = known
         solution: Array = np.zeros((terms, 2))
         for _ in range(self.options.reweightings):
             weighted = design * weights[:, None]
-            normal = weighted.T @ design + len(design) * self.penalty
+            normal = weighted.T @ design + known.sum() * self.penalty
             normal[np.diag_indices(terms)] *= 1 + 1e-9
             normal[np.diag_indices(terms)] += 1e-9
             solution = np.asarray(np.linalg.solve(normal, weighted.T @ target), np.float64)
-            residual = np.linalg.norm(design @ solution - target, axis=1)
+            residual = np.linalg.norm(design @ solution - target, axis=1) * np.sqrt(known)
             scale = self.options.tuning * max(float(np.median(residual)) / 1.1774, 1e-6)  # of a 2-D normal
-            weights = np.asarray(1 / (1 + np.square(residual / scale)), np.float64)
+            weights = np.asarray(known / (1 + np.square(residual / scale)), np.float64)
         return solution
 
 

@@ -17,9 +17,9 @@ from coam.images import RGB
 from coam.images.mask import MaskLike, load_mask
 from coam.matcher import Matcher, load_matcher
 from coam.matcher.tiles import Window
-from coam.registration.fitting import Fit, FitOptions, fit_transform
+from coam.registration.fitting import NO_PLACES, Fit, FitOptions, Places, fit_transform
 from coam.registration.local_models import spread_points
-from coam.registration.quality import SURE, Quality, QualityOptions, judge
+from coam.registration.quality import SURE, Quality, QualityOptions, cell_grid, judge
 from coam.registration.rasters import (
     Display,
     DisplayOptions,
@@ -33,6 +33,7 @@ from coam.registration.resampling import ResampleOptions, resample_window
 from coam.registration.result import Registration, RegistrationRefused
 from coam.registration.transforms import Array, DisplacementMap, LocalTransform, Transform
 from coam.types import Matches, Size
+from coam.warp.field import WITHIN
 
 if TYPE_CHECKING:
     from coam.warp import WarpField
@@ -64,6 +65,10 @@ class RegisterOptions:
     closer_from: float = 2.0
     windows: int = 4  # along each side of the fixed image, that are looked at closer
     closer_share: float = 0.1  # of matches in a window that must agree for it to count
+    # A local model is fitted again to so many matches, and to places of the dense warp between them
+    local_matches: int = 8192
+    places: int = 64  # cells along the long side: one without a match has a place of the warp
+    match_error: float = 1.0  # standard deviation of a match, beside that of a place
 
 
 DEFAULT_REGISTER = RegisterOptions()
@@ -154,11 +159,15 @@ def find_registration(
     if fit is None:
         raise RegistrationRefused(_nothing(matches, moving, fixed))
     quality = judge(fit, *points, sizes, matches.overlap, options.quality)
-    windows = 0
+    windows, closer, places = 0, None, NO_PLACES
     if dense is None and max(fixed.size) > options.closer_from * matcher.config.resolution:
         closer, windows = _look_closer(views, fit.transform, matcher, options)
-        better = None if closer is None else fit_transform(*closer, fixed.size, options.fit)
-        if better is not None and closer is not None and _confirms(better, fit, fixed.size, first.threshold):
+    if dense is None and isinstance(fit.transform, LocalTransform):
+        closer = closer or _more_matches(views, masks, matcher, options)
+        places = _places_between(views, masks, closer[1], matcher, options)
+    if closer is not None:
+        better = fit_transform(*closer, fixed.size, options.fit, places=places)
+        if better is not None and _confirms(better, fit, fixed.size, first.threshold):
             exact = judge(better, *closer, sizes, matches.overlap, options.quality)
             # Whether it is right was calibrated on first looks; how exact it is, the closer look knows.
             quality = replace(
@@ -252,6 +261,39 @@ def dense_transform(field: WarpField, moving_factor: int = 1, fixed_factor: int 
         values[take], known[take] = mean[take], 1.0
     step = (field.size[0] * fixed_factor / columns, field.size[1] * fixed_factor / rows)
     return LocalTransform("dense", found.matrix, DisplacementMap(values, step))
+
+
+# ---- local models: more matches, and places between them
+
+
+def _more_matches(
+    views: tuple[_View, _View], masks: list[Mask | None], matcher: Matcher, options: RegisterOptions
+) -> tuple[Array, Array]:
+    more = matcher.variant(max_matches=options.local_matches)
+    found = more.match(views[0].rgb, views[1].rgb, mask0=masks[0], mask1=masks[1])
+    return views[0].to_raster(found.points0), views[1].to_raster(found.points1)
+
+
+def _places_between(
+    views: tuple[_View, _View],
+    masks: list[Mask | None],
+    matched: Array,
+    matcher: Matcher,
+    options: RegisterOptions,
+) -> Places:
+    """Where the dense warp puts the centres of those cells of the fixed image that no match (N, 2) is in."""
+    warp = matcher.warp(views[0].rgb, views[1].rgb, mask0=masks[0], mask1=masks[1])
+    (rows, columns), side = cell_grid(views[1].raster.size, options.places)
+    empty = np.ones((rows, columns), np.bool_)
+    column, row = (matched // side).astype(np.int64).T
+    empty[np.clip(row, 0, rows - 1), np.clip(column, 0, columns - 1)] = False
+    centres = np.asarray((np.argwhere(empty)[:, ::-1] + 0.5) * side - 0.5, np.float64)
+    zoom = 1 / views[1].factor
+    found, certainty = warp.backward.at(resize_points(centres, (zoom, zoom)))
+    # Of errors that are normal along x and y a share of `certainty` is within `WITHIN` overview pixels.
+    within = WITHIN * views[1].factor
+    precision = -2 * np.log1p(-np.clip(certainty.astype(np.float64), 0, 0.999)) / within**2
+    return Places(views[0].to_raster(found), centres, precision * options.match_error**2)
 
 
 # ---- large images: a second look in full resolution

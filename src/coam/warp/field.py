@@ -17,6 +17,7 @@ from coam.types import FloatArray, Matches, Size
 if TYPE_CHECKING:
     from PIL import Image
 
+WITHIN = 3.0  # pixels of the original photo: certainty is the probability of an error below this
 CERTAIN = 0.5  # from this certainty on a place is drawn and sampled by default
 
 

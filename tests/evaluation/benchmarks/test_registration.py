@@ -30,15 +30,16 @@ def test_three_layouts_become_landmarks(tmp_path: Path) -> None:
     places = np.stack(np.meshgrid(np.arange(160), np.arange(120)), -1) + 3.0
     state = np.ones((120, 160), np.uint8)
     state[:, 80:] = 2
-    folder = write_images(tmp_path / "court" / "a-b", "0", "1")
+    folder = write_images(tmp_path / "courts" / "day" / "a-b", "0", "1")
     np.savez(folder / "truth.npz", points=places.astype(np.float32), state=state)
     dense, homography, marked = load_registration(tmp_path)
+    assert dense.name == "courts/day/a-b"
     assert (marked.name, marked.subsets) == ("retina_02", ("retina",))
     assert marked.correspondences[0].tolist() == [1, 2, 2, 2]
     assert (homography.name, homography.subsets) == ("night/v_001", ("night",))
     assert homography.correspondences[:, 2].max() <= 159  # what image 2 shows
     assert len(homography.correspondences) == 5 * 12
-    assert dense.subsets == ("court",)
+    assert dense.subsets == ("courts", "day")
     assert len(dense.correspondences) == 6 * 12
     assert (dense.correspondences[:, 2:] - dense.correspondences[:, :2] == 3).all()
 
@@ -66,6 +67,20 @@ def test_a_right_registration_scores_its_error(tmp_path: Path) -> None:
     row = score_registration(pair_of(tmp_path, move), noisy_matches(move))
     assert row["error"] < 0.15
     assert (row["within5"], row["accepted"], row["sure_but_wrong"]) == (1, 1, 0)
+
+
+def test_misplaced_marks_are_told_from_a_wrong_registration(tmp_path: Path) -> None:
+    """Three of thirty marks 80 px off: the mean error cannot be below 5 px, and no motion is to blame."""
+
+    def misplaced(points: np.ndarray) -> np.ndarray:
+        moved = points.copy()
+        moved[::10] += 60.0
+        return moved
+
+    row = score_registration(pair_of(tmp_path, misplaced), noisy_matches(lambda points: points))
+    assert row["error"] == pytest.approx(60 * np.sqrt(2) / 10, abs=0.3)
+    assert (row["within5"], row["marks_within5"], row["median_within5"]) == (0, 0, 1)
+    assert row["sure_but_wrong"] == 0
 
 
 def test_a_wrong_registration_that_seems_right_is_told(tmp_path: Path) -> None:
