@@ -20,11 +20,11 @@ CORE = {  # package: the module that must import
     "safetensors": "safetensors",
     "h5py": "h5py",
     "opencv": "cv2",
+    "scipy": "scipy",
 }
 EXTRAS = {  # package: the extra that installs it
     "pycolmap": "sfm",
     "poselib": "sfm",
-    "scipy": "sfm",
     "matplotlib": "eval",
     "lightning-fabric": "train",
     "gradio": "app",
