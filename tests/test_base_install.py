@@ -10,14 +10,7 @@ from importlib.metadata import requires
 
 SCRIPT = """
 import json, sys
-refused = set(sys.argv[1:])
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in refused:
-            raise ModuleNotFoundError(f"{name} belongs to an extra", name=name)
-
-sys.meta_path.insert(0, Refuse())
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # None: as if not installed
 import coam
 from coam import samples
 pair = samples.motorcycle()
@@ -25,7 +18,8 @@ matches = coam.match(pair.left, pair.right)
 flat = abs(matches.points0[:, 1] - matches.points1[:, 1])  # the pair is rectified
 inliers = int(matches.fundamental().inliers.sum())
 warp = coam.load_matcher().warp(pair.left, pair.right)
-print(json.dumps([len(matches), float((flat < 1).mean()), inliers, float((warp.forward.certainty > 0.5).mean())]))
+certain = float((warp.forward.certainty > 0.5).mean())
+print(json.dumps([len(matches), float((flat < 1).mean()), inliers, certain]))
 """
 # modules whose name is not that of their package
 MODULES = {"lightning-fabric": "lightning_fabric", "pyyaml": "yaml", "pillow-heif": "pillow_heif",
@@ -45,4 +39,7 @@ def test_matching_geometry_and_warp_work_with_the_core_dependencies_alone() -> N
     )
     assert run.returncode == 0, run.stderr[-2000:]
     count, level, inliers, certain = json.loads(run.stdout)
-    assert count > 1000 and level > 0.9 and inliers > 0.9 * count and certain > 0.4
+    assert count > 1000
+    assert level > 0.9
+    assert inliers > 0.9 * count
+    assert certain > 0.4
