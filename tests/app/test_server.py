@@ -239,6 +239,21 @@ def test_a_taken_port_is_one_clear_line():
             pass
 
 
+def test_the_port_of_an_app_that_has_just_ended_can_be_taken_again():
+    """Connections that its end has closed wait on the port for a minute (TIME_WAIT)."""
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        port = ended.getsockname()[1]
+        browser = socket.create_connection(("127.0.0.1", port))
+        ended.accept()[0].close()
+        assert browser.recv(1) == b""
+        browser.close()
+    with socket.socket() as probe, pytest.raises(OSError, match="in use"):
+        probe.bind(("127.0.0.1", port))
+    with running_app(port, matcher_loader=lambda model, device: pytest.fail("loaded")) as address:
+        assert get(address, "")[0] == 200
+        assert address == f"http://127.0.0.1:{port}/"
+
+
 def test_create_app_starts_nothing():
     app = create_app(lambda model, device: pytest.fail("loaded"))
     assert app.is_running is False

@@ -57,7 +57,10 @@ def running_app(
 
 
 def _check_port_is_free(port: int) -> None:
+    """Refuse a port where something listens; connections of an app that has just ended do not count."""
     with socket.socket() as probe:
+        if os.name == "posix":  # elsewhere it would allow what somebody listens on
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
