@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from support.chromium import PATIENCE, chromium
 
 pytestmark = pytest.mark.browser
 SCREENSHOTS = REPOSITORY / "out" / "screenshots"
+TABS = ("Match", "Warp", "Geometry", "Explain", *["Stylize"] * has_stylizer(), "Compare", "Reconstruct")
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +37,10 @@ def browser():
         yield started
 
 
-@pytest.fixture
-def page(browser):
+@contextmanager
+def watched_page(browser, **options):
     """A page that fails the test when it asks another host for anything or when a script fails."""
-    opened = browser.new_page(viewport={"width": 1300, "height": 1000})
+    opened = browser.new_page(**options)
     opened.set_default_timeout(PATIENCE)
     requests, errors = [], []
     opened.on("request", lambda request: requests.append(request.url))
@@ -51,12 +53,23 @@ def page(browser):
     assert errors == []
 
 
-@pytest.fixture(params=["wide", "phone"])
-def screen(request, page):
-    """A page on a wide (tall, for screenshots) and on a phone's screen, and its name."""
-    size = {"wide": (1300, 1500), "phone": (390, 844)}[request.param]
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    return page, request.param
+@pytest.fixture
+def page(browser):
+    with watched_page(browser, viewport={"width": 1300, "height": 1000}) as opened:
+        yield opened
+
+
+SCREENS = {
+    "wide": {"viewport": {"width": 1300, "height": 1500}},  # tall, for screenshots
+    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+}
+
+
+@pytest.fixture(params=SCREENS)
+def screen(request, browser):
+    """A page on a wide and on a phone's screen, and its name."""
+    with watched_page(browser, **SCREENS[request.param]) as opened:
+        yield opened, request.param
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +87,22 @@ def address():
     assert served.wait(timeout=60) == 0
 
 
-def keep(page, name: str, **options) -> None:
+# Parts that are cut off at the right or left edge of the screen; what scrolls by itself may be wider.
+CUT_OFF = """() => {
+  const width = document.documentElement.clientWidth, scrolls = e => /auto|scroll/.test(getComputedStyle(e).overflowX);
+  const held = e => { for (e = e.parentElement; e && e !== document.body; e = e.parentElement) if (scrolls(e)) return true; };
+  const out = [...document.querySelectorAll("body *")].filter(e => e.checkVisibility?.({ visibilityProperty: true }))
+    .filter(e => { const box = e.getBoundingClientRect(); return box.width > 1 && (box.right > width + 1 || box.left < -1); })
+    .filter(e => !held(e)).map(e => `${e.tagName}#${e.id}.${e.className}`);
+  const whole = document.documentElement.scrollWidth;
+  return whole > width + 1 ? [`the page: ${whole} of ${width} pixels`, ...out] : out; }"""
+
+
+def keep(page, name: str) -> None:
+    """A screenshot, of a page that is nowhere wider than the screen."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", **options)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+    assert {frame.name: frame.evaluate(CUT_OFF) for frame in page.frames if frame.evaluate(CUT_OFF)} == {}
 
 
 def upload(page, place: str, path: Path) -> None:
@@ -104,13 +130,7 @@ def open_app(page, address: str, resolution: str = "320") -> None:
 
 
 def open_tab(page, name: str) -> None:
-    """By its name, which may be behind the button for more on a narrow screen."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if not tab.first.is_visible():
-        page.locator("#tabs .overflow-menu > button").first.click()
-        page.locator("#tabs .overflow-dropdown").get_by_text(name, exact=True).click()
-    else:
-        tab.first.click()
+    page.get_by_role("tab", name=name, exact=True).first.click()
 
 
 def refused(page, tab: str) -> str:
@@ -333,8 +353,19 @@ def test_one_pair_through_all_tabs(screen, address, tmp_path):
         page.wait_for_timeout(800)
         page.locator("#stylize-picture").scroll_into_view_if_needed()
         keep(page, f"stylize-{name}")
-    if name == "phone":  # nothing is wider than the screen
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
+
+
+def test_every_tab_fits_a_phone_and_shows_all_tabs(browser, address):
+    with watched_page(browser, **SCREENS["phone"]) as page:
+        open_app(page, address)  # with the settings open
+        for tab in TABS:
+            button = page.get_by_role("tab", name=tab, exact=True).first
+            box = button.bounding_box()  # no tab hides in a menu, and a finger can hit each
+            assert box["height"] >= 36
+            button.click()
+            page.wait_for_timeout(400)
+            keep(page, f"empty-{tab.lower()}-phone")
+            assert page.evaluate("document.documentElement.clientWidth") == 390
 
 
 def test_a_turned_example_is_found_and_swapped_photos_are_new_ones(page, address):
