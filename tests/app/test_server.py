@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("gradio")
 
@@ -190,6 +191,24 @@ def test_a_file_object_without_the_frameworks_marker_reads_nothing(served, photo
         answers[str(path)] = json.dumps(final["output"].get("data", final["success"]))
     assert len(set(answers.values())) == 1, answers  # which does not tell what exists
     assert loaded == []  # no photo was read, or the network would have been asked for
+
+
+def test_a_refused_photo_does_not_take_the_guard_away(served, photos, tmp_path):
+    """A refusal updates the photo's place, and gradio then makes that component anew for this visitor."""
+    address, _, loaded = served
+    Image.open(photos[0]).save(tmp_path / "outside.bmp")
+    (tmp_path / "outside.txt").write_text("no picture")
+    config = json.loads(get(address, "config")[2])
+    places = {part["id"] for part in config["components"] if "photo-" in (part["props"].get("elem_id") or "")}
+    previews = [d for d in config["dependencies"] if d["targets"] and d["targets"][0][0] in places]
+    previews = [d["id"] for d in previews if d["targets"][0][1] == "input"]
+    assert len(previews) == 2
+    for preview in previews:
+        assert "is no longer there" in asked_of(address, preview, [{"path": "/nonexistent"}], "refused")
+    for name in ("outside.bmp", "outside.txt"):
+        final = match_job(address, {"path": str(tmp_path / name)}, "refused")
+        assert "is no longer there" in json.dumps(final["output"]), name
+    assert loaded == []
 
 
 def test_preflight_requests_meet_the_guard_first(served):
