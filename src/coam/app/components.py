@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coam.app.engine import LOOKS, Engine, model_names
+from coam.app.engine import LOOKS, PHOTO_LABELS, Engine, model_names
 from coam.app.jobs import PRIVATE
 from coam.app.page import refusal, result_folder
 from coam.errors import CoamError, import_extra
@@ -26,7 +26,6 @@ _OFFLINE = {
     "DO_NOT_TRACK": "1",
 }
 Examples = dict[str, Callable[[], tuple[RGB, RGB]]]  # title -> two photos
-PHOTO_LABELS = ("photo 1", "photo 2")
 
 
 def import_gradio() -> Any:
