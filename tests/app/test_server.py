@@ -249,6 +249,14 @@ def test_configuration_has_no_share_no_analytics_no_public_endpoint(served):
         assert "share" not in (component["props"].get("buttons") or [])
 
 
+def test_every_control_has_a_line_that_explains_it(served):
+    config = json.loads(get(served[0], "config")[2])
+    kinds = ("dropdown", "slider", "radio", "checkbox", "number")
+    controls = [c["props"] for c in config["components"] if c["type"] in kinds]
+    assert len(controls) >= 15
+    assert [c["label"] for c in controls if len(c.get("info") or "") < 10] == []
+
+
 def test_a_taken_port_is_one_clear_line():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

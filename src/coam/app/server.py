@@ -80,6 +80,10 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool, api:
         button_primary_text_color_dark="#1b1d21",
         body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_300",
+        link_text_color_dark="*secondary_300",
+        link_text_color_hover_dark="*secondary_200",
+        link_text_color_visited_dark="*secondary_300",
+        link_text_color_active_dark="*secondary_200",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
     )
