@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from support import REPOSITORY
 from support.chromium import PATIENCE, chromium
 
 pytestmark = pytest.mark.browser
+CASTLE = REPOSITORY.parent / "shared" / "data" / "multiview" / "sceaux.tar"
 SCREENSHOTS = REPOSITORY / "out" / "screenshots"
 TABS = ("Match", "Warp", "Geometry", "Explain", *["Stylize"] * has_stylizer(), "Compare", "Reconstruct")
 
@@ -549,12 +551,40 @@ def test_a_reconstruction_goes_on_after_a_reload_and_places_another_photo(page, 
     assert frame.evaluate("coamScene.data.located") == [False] * 6 + [True]
     page.wait_for_timeout(1500)
     keep(page, "reconstruct-located")
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_timeout(1500)
-    page.locator("#sfm-page").scroll_into_view_if_needed()
-    keep(page, "reconstruct-phone")
     names = zipfile.ZipFile(save_first(page, "sfm", tmp_path / "all.zip")).namelist()
     assert {"model/sparse/0/points3D.bin", "photos/photo_001.jpg", "scene.html"} <= set(names)
+
+
+@pytest.mark.skipif(not CASTLE.is_file(), reason="the shared data is not on this machine")
+def test_photos_of_a_castle_become_a_model_on_a_phone(browser, address, tmp_path):
+    with tarfile.open(CASTLE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    photos = sorted(tmp_path.glob("*.jpg"))
+    with watched_page(browser, **SCREENS["phone"]) as page:
+        page.goto(address)
+        page.wait_for_selector("#match-start")
+        open_tab(page, "Reconstruct")
+        page.set_input_files("#sfm-photos input[type=file]", [str(photo) for photo in photos[:6]])
+        page.get_by_text(photos[5].stem).first.wait_for()
+        page.locator("#sfm-resolution input").click()
+        page.get_by_role("option", name="512", exact=True).first.click()
+        page.click("#sfm-start")
+        page.wait_for_selector("#sfm-page iframe", timeout=600_000)
+        words = answer(page, "sfm-status", "points")
+        report(f"a castle of six photos: {words}")
+        assert "6 of 6 photos" in words
+        frame = inner(page, "sfm-page", "coamScene?.textures.filter(Boolean).length === 6")
+        until(frame, "coamScene.shown() === coamScene.data.count")
+        page.locator("#sfm-page").scroll_into_view_if_needed()
+        keep(page, "reconstruct-phone")
+        upload(page, "sfm-query", photos[6])
+        page.wait_for_selector("#sfm-query img")
+        page.wait_for_timeout(1000)
+        page.click("#sfm-locate")
+        words = answer(page, "sfm-located", "confidence")
+        report(f"the seventh photo of the castle: {words}")
+        page.wait_for_selector("#sfm-states tr.located")
+        keep(page, "reconstruct-located-phone")
 
 
 def test_a_reconstruction_can_be_cancelled(page, address):
