@@ -326,7 +326,7 @@ def test_one_pair_through_all_tabs(screen, address, tmp_path):
     # Compare: SIFT beside ours.
     open_tab(page, "Compare")
     page.click("#compare-start")
-    words = answer(page, "compare-status", "matches")
+    words = answer(page, "compare-status", "· sift")
     frames = [inner(page, f"compare-page-{k}", "window.coamPage && coamPage.data.count > 50") for k in (1, 2)]
     assert f"{frames[1].evaluate('coamPage.data.count'):,}" in words
     assert "licence" in page.inner_text("#compare-table")
