@@ -71,11 +71,11 @@ def test_it_listens_on_loopback_only(served):
         socket.create_connection((own, port), timeout=3).close()
 
 
-def upload(address: str, **headers: str) -> tuple[int, bytes]:
+def upload(address: str, content: bytes = b"hello", **headers: str) -> tuple[int, bytes]:
     """Send a small file as the page does."""
     body = (
         b'--edge\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n'
-        b"Content-Type: text/plain\r\n\r\nhello\r\n--edge--\r\n"
+        b"Content-Type: text/plain\r\n\r\n" + content + b"\r\n--edge--\r\n"
     )
     headers = {"Content-Type": "multipart/form-data; boundary=edge"} | headers
     request = urllib.request.Request(address + "gradio_api/upload", body, headers)
@@ -361,6 +361,46 @@ def test_no_event_of_any_tab_gives_a_file_of_the_server(served, photos, tmp_path
     assert loaded == []  # nothing was read that could have been looked at
     new = {path for path in Path(folder).rglob("*") if path.is_file()} - before
     assert [path for path in new if b"xyzzy" in path.read_bytes() or path.suffix == ".jpg"] == []
+
+
+@pytest.mark.parametrize(
+    "value", [1e308, "../../etc", {"path": "/etc/hostname"}], ids=["huge", "path", "file"]
+)
+def test_no_control_takes_a_value_that_the_page_would_not_send(served, photos, value, capfd):
+    """Sliders and choices of every tab, one at a time, beside sound photos: nothing is begun."""
+    address, _, loaded = served
+    place = json.loads(upload(address, content=photos[0].read_bytes())[1])[0]
+    photo = {"path": place, "meta": {"_type": "gradio.FileData"}}
+    config = json.loads(get(address, "config")[2])
+    parts = {part["id"]: part for part in config["components"]}
+    tried = 0
+    for dependency in config["dependencies"]:
+        inputs = [parts[number] for number in dependency["inputs"]]
+        if sum(part["type"] in ("image", "file") for part in inputs) == 0 or len(inputs) < 3:
+            continue
+        sound = [photo if p["type"] == "image" else p["props"].get("value") for p in inputs]
+        sound = [[photo, photo] if p["type"] == "file" else v for p, v in zip(inputs, sound, strict=True)]
+        for k, part in enumerate(inputs):
+            if part["type"] not in ("dropdown", "slider", "radio"):
+                continue
+            tried += 1
+            data = [*sound[:k], value, *sound[k + 1 :]]
+            came = asked_of(address, dependency["id"], data, f"odd-{dependency['id']}-{k}-{len(str(value))}")
+            assert "root:" not in came
+            assert loaded == [], (dependency["id"], part["props"]["label"])
+    assert tried >= 20
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_function_that_does_not_exist_is_the_requests_fault(served):
+    for number in (99, -1, "x", None):
+        job = json.dumps({"data": [], "fn_index": number, "session_hash": "nobody"}).encode()
+        request = urllib.request.Request(
+            served[0] + "gradio_api/queue/join", job, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=20)
+        assert 400 <= caught.value.code < 500, number
 
 
 def test_without_api_programs_get_no_endpoint(served):

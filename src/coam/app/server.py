@@ -14,7 +14,7 @@ from coam.app.components import import_gradio
 from coam.app.engine import DEFAULT_LIMITS, Limits, MatcherLoader, default_loader
 from coam.app.interface import create_app
 from coam.app.page import style_and_script
-from coam.app.security import guarded
+from coam.app.security import guarded, one_line_refusals
 from coam.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -45,7 +45,8 @@ def running_app(
         app = None
         try:
             app = create_app(matcher_loader, limits, device, api)
-            yield _launch(app, port, limits, open_browser, api)
+            with one_line_refusals():
+                yield _launch(app, port, limits, open_browser, api)
         finally:
             if app is not None:
                 app.close(verbose=False)
