@@ -48,9 +48,9 @@ class Maker:
     folder: Path
     matcher: Matcher
 
-    def save(self, picture: Image.Image, name: str) -> Path:
+    def save(self, picture: Image.Image, name: str, quality: int = 88) -> Path:
         path = self.folder / f"{name}.jpg"
-        picture.save(path, quality=88, optimize=True, progressive=True)
+        picture.save(path, quality=quality, optimize=True, progressive=True)
         return path
 
     def match(self, image0: Path, image1: Path) -> Matches:
@@ -173,13 +173,13 @@ APP_PHONE = ("start", "match", "geometry", "warp", "reconstruct")
 def figure_app(make: Maker) -> list[Path]:
     """The web app's tabs, as the browser tests saw them: smaller on a wide screen, in a row on a phone."""
     names = {tab: f"{tab}-wide" for tab in APP_TABS} | {"reconstruct": "reconstruct"}
-    made = [make.save(screenshot(file).resize((1000, 1154)), f"app_{tab}") for tab, file in names.items()]
+    made = [make.save(screenshot(file).resize((1000, 1154)), f"app_{tab}", 72) for tab, file in names.items()]
     phones = [screenshot(f"{tab}-phone") for tab in APP_PHONE]
     width, height = phones[0].size
     row = Image.new("RGB", ((width + 16) * len(phones) - 16, height), "white")
     for number, phone in enumerate(phones):
         row.paste(phone, (number * (width + 16), 0))
-    return [*made, make.save(row.resize((row.width * 2 // 3, row.height * 2 // 3)), "app_phone")]
+    return [*made, make.save(row.resize((row.width * 2 // 3, row.height * 2 // 3)), "app_phone", 72)]
 
 
 def screenshot(name: str) -> Image.Image:

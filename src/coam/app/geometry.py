@@ -109,8 +109,8 @@ def is_matched(engine: Engine, pair: tuple[Any, ...]) -> bool:
     path0, path1, model, resolution, most, looks = pair
     if path0 is None or path1 is None:
         return False
-    matcher = engine.matcher(model, int(resolution), int(most), looks)
-    return engine.is_matched(matcher, engine.read_pair(path0, path1))
+    photos = engine.read_pair(path0, path1)  # first: what is no upload loads no network
+    return engine.is_matched(engine.matcher(model, int(resolution), int(most), looks), photos)
 
 
 def check(kind: str, threshold: float, focal: float) -> None:

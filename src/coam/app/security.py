@@ -136,11 +136,11 @@ def one_line_refusals() -> Iterator[None]:
         else:
             traceback.print_exc()
 
-    queueing.traceback = SimpleNamespace(print_exc=print_exc)
+    before, queueing.traceback = queueing.traceback, SimpleNamespace(print_exc=print_exc)
     try:
         yield
     finally:
-        queueing.traceback = traceback
+        queueing.traceback = before
 
 
 class ContentSecurityPolicy:
