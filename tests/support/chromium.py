@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 60_000  # milliseconds; machines that run tests are busy
+PATIENCE = 120_000  # milliseconds; machines that run tests are busy
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
