@@ -48,9 +48,9 @@ class Maker:
     folder: Path
     matcher: Matcher
 
-    def save(self, picture: Image.Image, name: str) -> Path:
+    def save(self, picture: Image.Image, name: str, quality: int = 88) -> Path:
         path = self.folder / f"{name}.jpg"
-        picture.save(path, quality=88, optimize=True, progressive=True)
+        picture.save(path, quality=quality, optimize=True, progressive=True)
         return path
 
     def match(self, image0: Path, image1: Path) -> Matches:
@@ -166,16 +166,29 @@ def figure_scene(make: Maker) -> list[Path]:
     return [make.save(draw_scene(points, colours, scene_cameras(model)), "scene")]
 
 
+APP_TABS = ("match", "warp", "geometry", "explain", "compare", "stylize")
+APP_PHONE = ("start", "match", "geometry", "warp", "reconstruct")
+
+
 def figure_app(make: Maker) -> list[Path]:
-    """The web app's tabs, as the browser tests saw them, at half their size."""
-    made = []
-    for name in ("match-day-night", "explain-2", "reconstruct", "stylize"):
-        screenshot = SCREENSHOTS / f"{name}.png"
-        if not screenshot.is_file():
-            raise DataError(f"there is no screenshot {name}; run: make test-browser")
-        with Image.open(screenshot) as opened:
-            made.append(make.save(opened.convert("RGB").reduce(2), f"app_{name.split('-')[0]}"))
-    return made
+    """The web app's tabs, as the browser tests saw them: smaller on a wide screen, in a row on a phone."""
+    names = {tab: f"{tab}-wide" for tab in APP_TABS} | {"reconstruct": "reconstruct"}
+    made = [make.save(screenshot(file).resize((1000, 1154)), f"app_{tab}", 72) for tab, file in names.items()]
+    phones = [screenshot(f"{tab}-phone") for tab in APP_PHONE]
+    width, height = phones[0].size
+    row = Image.new("RGB", ((width + 16) * len(phones) - 16, height), "white")
+    for number, phone in enumerate(phones):
+        row.paste(phone, (number * (width + 16), 0))
+    return [*made, make.save(row.resize((row.width * 2 // 3, row.height * 2 // 3)), "app_phone", 72)]
+
+
+def screenshot(name: str) -> Image.Image:
+    """What the browser tests kept under that name."""
+    path = SCREENSHOTS / f"{name}.png"
+    if not path.is_file():
+        raise DataError(f"there is no screenshot {name}; run: make test-browser")
+    with Image.open(path) as opened:
+        return opened.convert("RGB")
 
 
 FIGURES: dict[str, Callable[[Maker], list[Path]]] = {

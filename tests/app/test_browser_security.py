@@ -107,7 +107,7 @@ def test_the_app_works_through_a_forwarded_port(page, forwarded, tmp_path):
     page.goto(forwarded)
     page.wait_for_selector("#match-start")
     for number in (1, 2):
-        page.set_input_files(f"#match-photo-{number} input[type=file]", str(broken))
+        page.set_input_files(f"#photo-{number} input[type=file]", str(broken))
     page.wait_for_timeout(1500)  # until the server has the uploads
     page.click("#match-start")
     # The upload, the job and the stream of its answers have all come through.

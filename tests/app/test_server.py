@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("gradio")
 
@@ -70,11 +71,11 @@ def test_it_listens_on_loopback_only(served):
         socket.create_connection((own, port), timeout=3).close()
 
 
-def upload(address: str, **headers: str) -> tuple[int, bytes]:
+def upload(address: str, content: bytes = b"hello", **headers: str) -> tuple[int, bytes]:
     """Send a small file as the page does."""
     body = (
         b'--edge\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n'
-        b"Content-Type: text/plain\r\n\r\nhello\r\n--edge--\r\n"
+        b"Content-Type: text/plain\r\n\r\n" + content + b"\r\n--edge--\r\n"
     )
     headers = {"Content-Type": "multipart/form-data; boundary=edge"} | headers
     request = urllib.request.Request(address + "gradio_api/upload", body, headers)
@@ -192,6 +193,24 @@ def test_a_file_object_without_the_frameworks_marker_reads_nothing(served, photo
     assert loaded == []  # no photo was read, or the network would have been asked for
 
 
+def test_a_refused_photo_does_not_take_the_guard_away(served, photos, tmp_path):
+    """A refusal updates the photo's place, and gradio then makes that component anew for this visitor."""
+    address, _, loaded = served
+    Image.open(photos[0]).save(tmp_path / "outside.bmp")
+    (tmp_path / "outside.txt").write_text("no picture")
+    config = json.loads(get(address, "config")[2])
+    places = {part["id"] for part in config["components"] if "photo-" in (part["props"].get("elem_id") or "")}
+    previews = [d for d in config["dependencies"] if d["targets"] and d["targets"][0][0] in places]
+    previews = [d["id"] for d in previews if d["targets"][0][1] == "input"]
+    assert len(previews) == 2
+    for preview in previews:
+        assert "is no longer there" in asked_of(address, preview, [{"path": "/nonexistent"}], "refused")
+    for name in ("outside.bmp", "outside.txt"):
+        final = match_job(address, {"path": str(tmp_path / name)}, "refused")
+        assert "is no longer there" in json.dumps(final["output"]), name
+    assert loaded == []
+
+
 def test_preflight_requests_meet_the_guard_first(served):
     asked = {"Access-Control-Request-Method": "POST"}
     for headers in (
@@ -230,6 +249,14 @@ def test_configuration_has_no_share_no_analytics_no_public_endpoint(served):
         assert "share" not in (component["props"].get("buttons") or [])
 
 
+def test_every_control_has_a_line_that_explains_it(served):
+    config = json.loads(get(served[0], "config")[2])
+    kinds = ("dropdown", "slider", "radio", "checkbox", "number")
+    controls = [c["props"] for c in config["components"] if c["type"] in kinds]
+    assert len(controls) >= 15
+    assert [c["label"] for c in controls if len(c.get("info") or "") < 10] == []
+
+
 def test_a_taken_port_is_one_clear_line():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -237,6 +264,21 @@ def test_a_taken_port_is_one_clear_line():
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port}"), running_app(port):
             pass
+
+
+def test_the_port_of_an_app_that_has_just_ended_can_be_taken_again():
+    """Connections that its end has closed wait on the port for a minute (TIME_WAIT)."""
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        port = ended.getsockname()[1]
+        browser = socket.create_connection(("127.0.0.1", port))
+        ended.accept()[0].close()
+        assert browser.recv(1) == b""
+        browser.close()
+    with socket.socket() as probe, pytest.raises(OSError, match="in use"):
+        probe.bind(("127.0.0.1", port))
+    with running_app(port, matcher_loader=lambda model, device: pytest.fail("loaded")) as address:
+        assert get(address, "")[0] == 200
+        assert address == f"http://127.0.0.1:{port}/"
 
 
 def test_create_app_starts_nothing():
@@ -319,6 +361,46 @@ def test_no_event_of_any_tab_gives_a_file_of_the_server(served, photos, tmp_path
     assert loaded == []  # nothing was read that could have been looked at
     new = {path for path in Path(folder).rglob("*") if path.is_file()} - before
     assert [path for path in new if b"xyzzy" in path.read_bytes() or path.suffix == ".jpg"] == []
+
+
+@pytest.mark.parametrize(
+    "value", [1e308, "../../etc", {"path": "/etc/hostname"}], ids=["huge", "path", "file"]
+)
+def test_no_control_takes_a_value_that_the_page_would_not_send(served, photos, value, capfd):
+    """Sliders and choices of every tab, one at a time, beside sound photos: nothing is begun."""
+    address, _, loaded = served
+    place = json.loads(upload(address, content=photos[0].read_bytes())[1])[0]
+    photo = {"path": place, "meta": {"_type": "gradio.FileData"}}
+    config = json.loads(get(address, "config")[2])
+    parts = {part["id"]: part for part in config["components"]}
+    tried = 0
+    for dependency in config["dependencies"]:
+        inputs = [parts[number] for number in dependency["inputs"]]
+        if sum(part["type"] in ("image", "file") for part in inputs) == 0 or len(inputs) < 3:
+            continue
+        sound = [photo if p["type"] == "image" else p["props"].get("value") for p in inputs]
+        sound = [[photo, photo] if p["type"] == "file" else v for p, v in zip(inputs, sound, strict=True)]
+        for k, part in enumerate(inputs):
+            if part["type"] not in ("dropdown", "slider", "radio"):
+                continue
+            tried += 1
+            data = [*sound[:k], value, *sound[k + 1 :]]
+            came = asked_of(address, dependency["id"], data, f"odd-{dependency['id']}-{k}-{len(str(value))}")
+            assert "root:" not in came
+            assert loaded == [], (dependency["id"], part["props"]["label"])
+    assert tried >= 20
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_function_that_does_not_exist_is_the_requests_fault(served):
+    for number in (99, -1, "x", None):
+        job = json.dumps({"data": [], "fn_index": number, "session_hash": "nobody"}).encode()
+        request = urllib.request.Request(
+            served[0] + "gradio_api/queue/join", job, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=20)
+        assert 400 <= caught.value.code < 500, number
 
 
 def test_without_api_programs_get_no_endpoint(served):

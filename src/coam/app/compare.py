@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from coam.app import components as ui
-from coam.app.engine import LOOKS, Engine, MatchedPair, Upload, model_names
+from coam.app.engine import Engine, MatchedPair, Upload, model_names, two_view_models
 from coam.app.jobs import Answer, Job, Steps, connect_job
 from coam.app.page import framed, result_folder
 from coam.errors import ConfigError
 from coam.types import Matches
 
-OWN_LOOK = list(LOOKS)[-1]
-SIFT_KEYPOINTS = 4096  # of each photo, OpenCV's detectors
+if TYPE_CHECKING:
+    from coam.matcher import Matcher
 
 
 @cache
@@ -75,15 +75,16 @@ def compare_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list
         for name in (left, right):
             if name not in choices:
                 raise ConfigError(f"there is no matcher {name!r} here; choose one of {', '.join(choices)}")
-        photos = [
-            engine.read(path, label) for path, label in zip((photo1, photo2), ui.PHOTO_LABELS, strict=True)
-        ]
         folder = result_folder(engine.limits.file_seconds)
-        paths = shrunk(photos, side, folder)
+        photos = [shrunk(photo, side, folder) for photo in engine.read_pair(photo1, photo2)]
         results = []
         for name in (left, right):
-            own = (int(resolution), int(most), looks)
-            results.append((yield from one_matcher(engine, name, paths, own)))
+            yield f"{name}: loading …"
+            if name in model_names():
+                matcher = engine.matcher(name, int(resolution), int(most), looks)
+                results.append((yield from ours(engine, matcher, photos)))
+            else:
+                results.append((yield from another(engine, name, photos)))
         yield "drawing …"
         files = [
             str(each.found.matches.save(folder / f"{number}-{each.name.replace('+', '-')}.npz"))
@@ -98,50 +99,43 @@ def compare_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list
     return compare, inputs
 
 
-def shrunk(photos: Sequence[Upload], side: int, folder: Path) -> list[Path]:
-    """The photos as files whose long side is at most `side` pixels: what every matcher gets."""
-    paths = []
-    for number, photo in enumerate(photos, start=1):
-        picture = Image.fromarray(photo.image.rgb)
-        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-        paths.append(folder / f"photo-{number}.png")
-        picture.save(paths[-1], compress_level=1)
-    return paths
-
-
-def one_matcher(
-    engine: Engine, name: str, paths: Sequence[Path], own: tuple[int, int, str]
-) -> Generator[str, None, Compared]:
-    """The pair as one matcher sees it. own: resolution, matches and looks of our models."""
+def shrunk(photo: Upload, side: int, folder: Path) -> Upload:
+    """The photo as a file whose long side is at most `side` pixels: what every matcher gets."""
     from coam.images import load_image
 
-    yield f"{name}: loading …"
-    if name in model_names():
-        licence, matcher = "Apache-2.0", engine.matcher(name, *own)
-        began = time.perf_counter()
-        yield f"{name}: matching …"
-        prepared = [matcher.prepare(load_image(path).rgb) for path in paths]
-        matches = engine.match(matcher, prepared[0], prepared[1])
-    else:
-        spec, other = engine.other_matcher(name)
-        licence = spec.licence or "OpenCV"
-        began = time.perf_counter()
-        yield f"{name}: matching …"
-        matches = next(iter(other.match_many([(paths[0], paths[1])])))
-        pictures = [load_image(path).rgb for path in paths]
-        matches = with_pictures(matches, pictures)
+    picture = Image.fromarray(photo.image.rgb)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    path = folder / f"{photo.digest}.png"
+    picture.save(path, compress_level=1)
+    return Upload(load_image(path), f"{photo.digest} at {side}", str(path), picture.size)
+
+
+def ours(engine: Engine, matcher: Matcher, photos: Sequence[Upload]) -> Generator[str, None, Compared]:
+    """The pair as one of our models sees it."""
+    name = matcher.file.name
+    yield f"{name}: matching …"
+    found = yield from engine.match_pair(matcher, photos)
+    found = replace(found, matches=without_paths(found.matches, photos))
+    return Compared(name, found, found.seconds["looking"] + found.seconds["matching"], "Apache-2.0")
+
+
+def another(engine: Engine, name: str, photos: Sequence[Upload]) -> Generator[str, None, Compared]:
+    """The pair as a matcher sees it that is not ours."""
+    spec, matcher = engine.other_matcher(name)
+    yield f"{name}: matching …"
+    began = time.perf_counter()
+    matches = next(iter(matcher.match_many([(Path(photos[0].path), Path(photos[1].path))])))
     seconds = time.perf_counter() - began
     yield f"{name}: judging …"
-    models = tuple(each for each in (matches.homography(), matches.fundamental()) if each is not None)
-    return Compared(name, MatchedPair(matches, models, {"in all": seconds}), seconds, licence)
+    matches = without_paths(matches, photos)
+    found = MatchedPair(matches, two_view_models(matches), {"in all": seconds})
+    return Compared(name, found, seconds, spec.licence or "OpenCV")
 
 
-def with_pictures(matches: Matches, pictures: Sequence[Any]) -> Matches:
-    """The matches with the photos they are of, for drawing; nothing of where these lie."""
-    from dataclasses import replace
-
+def without_paths(matches: Matches, photos: Sequence[Upload]) -> Matches:
+    """The matches with the photos they are of, for drawing, and nothing of where these lie."""
     meta = {key: value for key, value in matches.meta.items() if key not in ("image0", "image1")}
-    return replace(matches, image0=pictures[0], image1=pictures[1], meta=meta)
+    return replace(matches, image0=photos[0].image.rgb, image1=photos[1].image.rgb, meta=meta)
 
 
 def facts_of(result: Compared) -> dict[str, Any]:

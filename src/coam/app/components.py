@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from abc import ABCMeta
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coam.app.engine import LOOKS, Engine, model_names
+from coam.app.engine import LOOKS, PHOTO_LABELS, Engine, model_names
 from coam.app.jobs import PRIVATE
 from coam.app.page import refusal, result_folder
 from coam.errors import CoamError, import_extra
@@ -25,7 +26,6 @@ _OFFLINE = {
     "DO_NOT_TRACK": "1",
 }
 Examples = dict[str, Callable[[], tuple[RGB, RGB]]]  # title -> two photos
-PHOTO_LABELS = ("photo 1", "photo 2")
 
 
 def import_gradio() -> Any:
@@ -43,13 +43,26 @@ def upload_folder() -> Path:
 
 def photo_input(gradio: Any, name: str, label: str, height: int, sources: list[str]) -> Any:
     """A place for a photo, called `name`; its value is a path that only `Engine.read` opens."""
-    photo = gradio.Image(
+    return _unopened_image(gradio.Image)(
         label=label, type="filepath", image_mode=None, format="png", sources=sources, height=height,
         elem_id=name, buttons=["fullscreen"], alt_text=label,
     )  # fmt: skip
-    # The path may be anything: `Engine.read` opens uploads only.
-    photo.preprocess = lambda payload: None if payload is None else payload.path
-    return photo
+
+
+@cache
+def _unopened_image(base: Any) -> Any:
+    """gradio's Image that opens nothing: the path may be anything, and `Engine.read` opens uploads only.
+
+    A class, because gradio makes a visitor's components anew when it updates them, and what was set on one of
+    them is lost. By no class statement, for which gradio's metaclass would write a stub file beside this one.
+    """
+
+    def preprocess(self: Any, payload: Any) -> str | None:
+        return None if payload is None else payload.path
+
+    return ABCMeta.__new__(
+        type(base), "Image", (base,), {"preprocess": preprocess, "__module__": base.__module__}
+    )
 
 
 def show_previews(gradio: Any, engine: Engine, photo: Any, label: str, also: list[Any]) -> None:
@@ -68,7 +81,9 @@ def show_previews(gradio: Any, engine: Engine, photo: Any, label: str, also: lis
         first = gradio.skip() if shown is None else shown
         return (first, *(shown for _ in also)) if also else first
 
-    photo.input(preview, photo, [photo, *also], queue=False, show_progress="hidden", **PRIVATE)
+    # In a queue of their own: what is not queued cannot show a message.
+    previews = {"concurrency_id": "previews", "concurrency_limit": 2}
+    photo.input(preview, photo, [photo, *also], show_progress="hidden", **previews, **PRIVATE)
 
 
 def examples_row(gradio: Any, engine: Engine, examples: Examples, photos: list[Any], also: list[Any]) -> None:

@@ -67,6 +67,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+PHOTO_LABELS = ("photo 1", "photo 2")  # what visitors call the photos of the pair
 _MOST_ORIGINALS = 4096  # previews that are remembered
 
 
@@ -168,6 +169,10 @@ class Engine:
             raise ImageError(f"{label}{' ' if words.startswith('is ') else ': '}{words}") from error
         return Upload(image, digest, place, shown or image.size)
 
+    def read_pair(self, *paths: str | os.PathLike[str] | None) -> list[Upload]:
+        """Both photos of the pair, as `read` gives them."""
+        return [self.read(path, label) for path, label in zip(paths, PHOTO_LABELS, strict=True)]
+
     def preview(self, path: str | os.PathLike[str] | None, label: str, folder: Path) -> str:
         """A file in `folder` that browsers show as the upload at `path` is meant: upright, 8 bit, not large.
 
@@ -240,7 +245,7 @@ class Engine:
         matches = self.match(matcher, prepared[0], prepared[1])
         matched = clock()
         yield "judging the matches …"
-        models = tuple(model for model in (matches.homography(), matches.fundamental()) if model is not None)
+        models = two_view_models(matches)
         seconds = {"looking": seen - began, "matching": matched - seen, "geometry": clock() - matched}
         return self._kept(matcher, photos, MatchedPair(matches, models, seconds))
 
@@ -298,6 +303,12 @@ class Engine:
         if full.overlap < LEAST_OVERLAP and not force:
             raise NoOverlapError(full.overlap)
         return replace(full, picture=blend(full.view, full.picture, strength))
+
+
+def two_view_models(matches: Matches) -> tuple[TwoViewModel, ...]:
+    """The homography and the fundamental matrix of the matches: those that they determine."""
+    found = matches.homography(), matches.fundamental()
+    return tuple(model for model in found if model is not None)
 
 
 def _pair_key(matcher: Matcher, photos: Sequence[Upload]) -> tuple[Any, ...]:

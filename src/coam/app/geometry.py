@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coam.app import components as ui
-from coam.app.engine import Engine, MatchedPair, Upload, figures_of
+from coam.app.engine import PHOTO_LABELS, Engine, MatchedPair, Upload, figures_of
 from coam.app.jobs import ONE_JOB, PRIVATE, Answer, Job, Steps, connect_job, for_tab, with_deadline
 from coam.app.match import pair_ready
 from coam.app.page import framed, result_folder
@@ -109,7 +109,7 @@ def is_matched(engine: Engine, pair: tuple[Any, ...]) -> bool:
     path0, path1, model, resolution, most, looks = pair
     if path0 is None or path1 is None:
         return False
-    photos = [engine.read(path, label) for path, label in zip((path0, path1), ui.PHOTO_LABELS, strict=True)]
+    photos = engine.read_pair(path0, path1)  # first: what is no upload loads no network
     return engine.is_matched(engine.matcher(model, int(resolution), int(most), looks), photos)
 
 
@@ -131,11 +131,11 @@ def fit(
     """The model of the matches; a pose takes `focal` (pixels), or with 0 what the photos' EXIF tells."""
     from coam.cli.geometry import GeometryRequest
 
-    for photo, label in zip(photos, ui.PHOTO_LABELS, strict=True):
+    for photo, label in zip(photos, PHOTO_LABELS, strict=True):
         if kind == "pose" and not focal and not photo.image.focal35:
             raise DataError(f"{label} tells no focal length, and a pose needs it; give it in pixels")
     request = GeometryRequest(kind, float(threshold), "auto", (None, None), float(focal) if focal else None)
-    names = Path(ui.PHOTO_LABELS[0]), Path(ui.PHOTO_LABELS[1])
+    names = Path(PHOTO_LABELS[0]), Path(PHOTO_LABELS[1])
     return request.fit(found.matches, request.camera_matrices((photos[0].image, photos[1].image), names))
 
 

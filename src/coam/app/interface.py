@@ -8,7 +8,15 @@ from typing import Any
 
 from coam.app import components as ui
 from coam.app.compare import compare_tab
-from coam.app.engine import DEFAULT_LIMITS, Engine, Limits, MatcherLoader, default_loader, has_stylizer
+from coam.app.engine import (
+    DEFAULT_LIMITS,
+    PHOTO_LABELS,
+    Engine,
+    Limits,
+    MatcherLoader,
+    default_loader,
+    has_stylizer,
+)
 from coam.app.explain import explain_tab
 from coam.app.geometry import geometry_tab
 from coam.app.jobs import PRIVATE, Job
@@ -52,7 +60,7 @@ def create_app(
                 sources = ["upload", "webcam", "clipboard"]
                 photos = [
                     ui.photo_input(gradio, f"photo-{number}", label, 230, sources)
-                    for number, label in enumerate(ui.PHOTO_LABELS, start=1)
+                    for number, label in enumerate(PHOTO_LABELS, start=1)
                 ]
             examples = gradio.Row()
             with gradio.Accordion(
@@ -85,7 +93,7 @@ def create_app(
                 closing.append(works.close)
                 with _tab(gradio, "Reconstruct", with_pair=False):
                     jobs |= reconstruct_tab(gradio, app, engine, works, key)
-        for number, (photo, label) in enumerate(zip(photos, ui.PHOTO_LABELS, strict=True)):
+        for number, (photo, label) in enumerate(zip(photos, PHOTO_LABELS, strict=True)):
             ui.show_previews(gradio, engine, photo, label, [clicked] if number == 0 else [])
         with examples:
             ui.examples_row(gradio, engine, ui.EXAMPLES, photos, [clicked])

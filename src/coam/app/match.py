@@ -64,6 +64,6 @@ def pair_ready(
     looks: str = "one look",
 ) -> Any:
     """The first steps of every job on the pair: reads the photos and loads the model; matcher and photos."""
-    photos = [engine.read(path, label) for path, label in zip((photo1, photo2), ui.PHOTO_LABELS, strict=True)]
+    photos = engine.read_pair(photo1, photo2)
     yield "loading the model …"
     return engine.matcher(model, int(resolution), int(most), looks), photos

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from coam.errors import printable
@@ -24,6 +27,12 @@ _ORIGIN = re.compile(r"(?P<scheme>https?)://" + _AUTHORITY, re.IGNORECASE)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NAMED_ENDPOINT = re.compile(r"/(call|api)/|/run/(?!predict/?$)")
+_MADE_UP = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)  # what numbers and names that do not exist raise
 _SAFE_METHODS = ("GET", "HEAD")
 _LOG = logging.getLogger(__name__)
 # What the page may load: itself. Gradio's page has inline script and style; 'self' covers its files.
@@ -74,30 +83,64 @@ class HostOriginGuard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": reason})  # servers make it a 403
         else:
-            body = f"{reason}\n".encode()
-            headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            for message in plain_answer(status, reason):
+                await send(message)
 
 
 class OneLineErrors:
     """ASGI middleware: a request that trips what lies inside leaves one line in the log, no traceback.
 
-    Starlette has answered it with a bare 500 by then. gradio's own routes believe numbers and names of
-    functions that a request makes up.
+    gradio's own routes believe numbers and names of functions that a request makes up. What they stumble over
+    then is the request's fault (400); everything else is ours, and Starlette has answered it with a bare 500.
     """
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        held: list[Any] = []  # an answer of 500, until it is known why
+
+        async def send_or_hold(message: Any) -> None:
+            if held or (message["type"] == "http.response.start" and message["status"] == 500):
+                held.append(message)
+            else:
+                await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, send_or_hold)
         except Exception as error:
             if scope["type"] != "http":
                 raise
             where = f"{scope.get('method', '')} {printable(scope.get('path', ''))}"
             _LOG.warning("%s: failed (%s)", where, type(error).__name__)
+            if held and isinstance(error, _MADE_UP):
+                held = plain_answer(400, "the page makes no such request")
+        for message in held:
+            await send(message)
+
+
+@contextmanager
+def one_line_refusals() -> Iterator[None]:
+    """Inside, values that gradio refuses before a job sees them leave one line in the log, no traceback.
+
+    Errors of our own keep theirs: these are for us to mend.
+    """
+    from gradio import queueing
+
+    def print_exc() -> None:
+        error = sys.exc_info()[1]
+        steps = traceback.walk_tb(error.__traceback__ if error else None)
+        raised = [str(frame.f_globals.get("__name__")) for frame, _ in steps]
+        if raised and raised[-1].startswith("gradio."):
+            _LOG.warning("a job was refused (%s)", type(error).__name__)
+        else:
+            traceback.print_exc()
+
+    before, queueing.traceback = queueing.traceback, SimpleNamespace(print_exc=print_exc)
+    try:
+        yield
+    finally:
+        queueing.traceback = before
 
 
 class ContentSecurityPolicy:
@@ -119,6 +162,14 @@ class ContentSecurityPolicy:
             await send(message)
 
         await self.app(scope, receive, send_with_policy)
+
+
+def plain_answer(status: int, words: str) -> list[dict[str, Any]]:
+    """The messages of an answer of one line."""
+    body = f"{words}\n".encode()
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+    start = {"type": "http.response.start", "status": status, "headers": headers}
+    return [start, {"type": "http.response.body", "body": body}]
 
 
 def reason_to_refuse(scope: Any) -> str | None:

@@ -14,7 +14,7 @@ from coam.app.components import import_gradio
 from coam.app.engine import DEFAULT_LIMITS, Limits, MatcherLoader, default_loader
 from coam.app.interface import create_app
 from coam.app.page import style_and_script
-from coam.app.security import guarded
+from coam.app.security import guarded, one_line_refusals
 from coam.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -45,7 +45,8 @@ def running_app(
         app = None
         try:
             app = create_app(matcher_loader, limits, device, api)
-            yield _launch(app, port, limits, open_browser, api)
+            with one_line_refusals():
+                yield _launch(app, port, limits, open_browser, api)
         finally:
             if app is not None:
                 app.close(verbose=False)
@@ -57,7 +58,10 @@ def running_app(
 
 
 def _check_port_is_free(port: int) -> None:
+    """Refuse a port where something listens; connections of an app that has just ended do not count."""
     with socket.socket() as probe:
+        if os.name == "posix":  # elsewhere it would allow what somebody listens on
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
@@ -77,6 +81,10 @@ def _launch(app: Any, port: int | None, limits: Limits, open_browser: bool, api:
         button_primary_text_color_dark="#1b1d21",
         body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_300",
+        link_text_color_dark="*secondary_300",
+        link_text_color_hover_dark="*secondary_200",
+        link_text_color_visited_dark="*secondary_300",
+        link_text_color_active_dark="*secondary_200",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
     )

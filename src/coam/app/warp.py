@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
 from coam.app import components as ui
 from coam.app.engine import Engine
 from coam.app.jobs import Answer, Job, Steps, connect_job
@@ -16,8 +14,6 @@ from coam.app.page import framed, result_folder
 
 if TYPE_CHECKING:
     from coam.warp import Warp
-
-CERTAIN = 0.5  # from this certainty on a place is written into the warped picture
 
 
 def warp_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[Any]]:
@@ -40,6 +36,8 @@ def warp_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list[An
         yield "finding the place of every pixel …"
         found = engine.warp(matcher, photos)
         yield "drawing …"
+        from coam.warp.field import CERTAIN
+
         certain = float((found.certainty >= CERTAIN).mean())
         mean = float(found.certainty.mean())
         seconds = time.perf_counter() - began
@@ -66,9 +64,9 @@ def page_of(warp: Warp) -> str:
 
 def write_warp(warp: Warp, folder: Path) -> list[str]:
     """Write ab.warp.npz, ab.flo, ab.flow.png and ab.warped.png into `folder`; gives their paths."""
+    from coam.cli.outputs import write_warp as write_by_ending
+
     paths = [folder / f"ab.{ending}" for ending in ("warp.npz", "flo", "flow.png", "warped.png")]
-    for path in paths[:2]:
-        warp.save(path)
-    warp.draw().save(paths[2])
-    Image.fromarray(warp.apply(min_certainty=CERTAIN)).save(paths[3])
+    for path in paths:
+        write_by_ending(warp, path)
     return [str(path) for path in paths]

@@ -34,11 +34,11 @@ def serve(
     from coam.app import running_app
 
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
-
     serving = running_app(port, device=device, open_browser=open_browser, api=api)
     with suppress(KeyboardInterrupt), serving as address:
         say(f"coam is at {address} (this machine only); Ctrl-C ends it")
-        while not ended.wait(0.5):  # an Event alone would not notice Ctrl-C on every system
-            pass
+        while not ended.is_set():
+            # Anew each time: pycolmap, which the first reconstruction loads, has the process killed instead.
+            signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
+            ended.wait(0.5)  # without a limit Ctrl-C would not be noticed on every system
     say("stopped")

@@ -80,7 +80,7 @@ def write_matches(
         for output, temporary in zip(outputs, temporaries, strict=False):
             ending = output.suffix.lower()
             if warp is not None and is_of_warp(output):
-                _write_warp(warp, output.stem.lower(), temporary)
+                write_warp(warp, temporary)
             elif ending in PICTURES:
                 matches.draw(inliers=model).save(temporary)
             elif ending in PAGES:
@@ -104,11 +104,11 @@ def _draw_overlay(matches: Matches, model: TwoViewModel | None, path: Path, endi
         draw_aligned(pair).save(path)
 
 
-def _write_warp(warp: Warp, stem: str, path: Path) -> None:
-    """Write `path`: by its ending data, or as `stem` ends the colours of the flow or B in A's frame."""
+def write_warp(warp: Warp, path: Path) -> None:
+    """Write `path`, whose name ends as one of `WARPS`: data, the colours of the flow, or B in A's frame."""
     if path.suffix.lower() not in PICTURES:
         warp.save(path)
-    elif stem.endswith(".flow"):
+    elif path.stem.lower().endswith(".flow"):
         warp.draw().save(path)
     else:
         from PIL import Image
