@@ -50,9 +50,13 @@ def test_the_app_is_shown_as_the_browser_tests_saw_it(script, tmp_path, monkeypa
     assert script.main(asked) == 1
     assert "run: make test-browser" in capsys.readouterr().err
     (tmp_path / "screenshots").mkdir()
-    for name in ("match-day-night", "explain-2", "reconstruct", "stylize"):
-        Image.new("RGB", (600, 400), (200, 30, 30)).save(tmp_path / "screenshots" / f"{name}.png")
+    wide = ("match", "warp", "geometry", "explain", "compare", "stylize")
+    for name in (*(f"{tab}-wide" for tab in wide), "reconstruct"):
+        Image.new("RGB", (1200, 1400), (200, 30, 30)).save(tmp_path / "screenshots" / f"{name}.png")
+    for name in ("start", "match", "geometry", "warp", "reconstruct"):
+        Image.new("RGB", (390, 844), (30, 30, 200)).save(tmp_path / "screenshots" / f"{name}-phone.png")
     assert script.main(asked) == 0
     made = {path.name: Image.open(path).size for path in (tmp_path / "figures").iterdir()}
-    names = ("app_explain.jpg", "app_match.jpg", "app_reconstruct.jpg", "app_stylize.jpg")
-    assert made == dict.fromkeys(names, (300, 200))
+    tabs = {f"app_{tab}.jpg": (1000, 1154) for tab in (*wide, "reconstruct")}
+    row = (5 * 390 + 4 * 16) * 2 // 3, 844 * 2 // 3  # five phones side by side, two thirds of their size
+    assert made == tabs | {"app_phone.jpg": row}
