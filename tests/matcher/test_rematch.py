@@ -15,11 +15,13 @@ from coam.matcher.rematch import (
     RematchOptions,
     fit_dominant_plane,
     guarded,
-    promising_views,
+    rematch,
     views_of_alignment,
     with_parallax,
 )
 from coam.matcher.views import View, ViewPair, common_part, render_view
+from coam.matching.coarse import CoarseMatches
+from coam.matching.settings import MatcherConfig
 from coam.types import Grid, Matches
 
 OPTIONS = RematchOptions()
@@ -182,9 +184,9 @@ def test_what_hides_the_plane_is_kept_and_look_alike_parts_of_it_are_not() -> No
 
 def test_a_find_with_few_inliers_is_no_surer_than_the_first_matches() -> None:
     """Of many views one seems right by chance: then the lower of the two probabilities holds."""
-    weak = judge(replace(planted(TILTED, wrong=0.8), overlap=0.9))
-    strong = judge(replace(planted(TILTED, wrong=0.3), overlap=0.9))
-    assert weak.share < OPTIONS.sure_inlier_ratio < strong.share
+    weak = judge(replace(planted(TILTED, wrong=0.6, count=1000), overlap=0.9))
+    strong = judge(replace(planted(TILTED, wrong=0.4, count=1000), overlap=0.9))
+    assert weak.inliers < OPTIONS.sure_inliers < strong.inliers
     first = replace(planted(TILTED, wrong=1.0), overlap=0.2)
     assert guarded(weak, first, OPTIONS).matches.overlap == 0.2
     assert guarded(weak, replace(first, overlap=0.95), OPTIONS).matches.overlap == 0.9
@@ -192,15 +194,67 @@ def test_a_find_with_few_inliers_is_no_surer_than_the_first_matches() -> None:
     assert guarded(weak, replace(first, overlap=float("nan")), OPTIONS) is weak
 
 
-# ---- which views are tried
+# ---- the search, from first matches to what is believed
+
+CONFIG = MatcherConfig()
 
 
-def test_views_are_matched_by_their_evidence() -> None:
-    pairs = [ViewPair(View(np.eye(3) * k, (32, 32)), View(np.eye(3), (32, 32))) for k in (1, 2, 3, 4)]
-    evidence = dict(zip(map(id, pairs), (10.0, 0.1, 30.0, 20.0), strict=True))
-    chosen = promising_views(pairs, lambda pair: evidence[id(pair)], replace(OPTIONS, matched_views=2))
-    assert [evidence[id(pair)] for pair in chosen] == [30.0, 20.0]
-    more = promising_views(pairs, lambda pair: evidence[id(pair)], replace(OPTIONS, matched_views=9))
-    assert [evidence[id(pair)] for pair in more] == [30.0, 20.0, 10.0]  # the fourth shows nothing in common
-    everything = promising_views(pairs, lambda pair: None, OPTIONS)
-    assert [id(pair) for pair in everything] == [id(pair) for pair in pairs]  # nothing is known
+def shown_at_cells(pair: ViewPair, homography: np.ndarray) -> CoarseMatches:
+    """Every cell of view 0 with where `homography`, photo 0 -> photo 1, puts it in view 1."""
+    x, y = np.meshgrid(np.arange(7.5, pair.view0.size[0], 16), np.arange(7.5, pair.view0.size[1], 16))
+    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    between = np.linalg.inv(pair.view1.photo_from_view) @ homography @ pair.view0.photo_from_view
+    return CoarseMatches(points, apply_homography(between, points), np.full(len(points), 0.5))
+
+
+def test_what_coarse_matches_show_is_matched_in_their_light() -> None:
+    truth = np.array([[0.3, 0.0, 200.0], [0.0, 0.9, 20.0], [0, 0, 1]])
+    first = replace(planted(truth, wrong=1.0), overlap=0.1)
+    nothing = CoarseMatches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
+    matched: list[ViewPair] = []
+
+    def look(pairs: list[ViewPair]) -> list[CoarseMatches]:
+        lit = [pair.view0.light == "inverted" for pair in pairs]
+        return [shown_at_cells(p, truth) if seen else nothing for p, seen in zip(pairs, lit, strict=True)]
+
+    def match_views(pair: ViewPair) -> Matches:
+        matched.append(pair)
+        return replace(planted(truth, wrong=0.02, count=1000), overlap=0.95)
+
+    found = rematch(first, match_views, look, CONFIG, OPTIONS)
+    assert found.overlap == 0.95
+    assert found.meta["looks"] == 1 + len(matched)
+    assert {(pair.view0.light, pair.view1.light) for pair in matched} == {("inverted", "grey")}
+    without = rematch(first, match_views, look, replace(CONFIG, effort=0.0), OPTIONS)
+    assert without is first
+
+
+def test_a_chance_find_of_a_search_is_not_believed() -> None:
+    """Two places: a view seems right, but its matches hardly agree: as unsure as before the search."""
+    truth = np.eye(3)
+    first = replace(planted(truth, wrong=1.0), overlap=0.03)
+
+    def look(pairs: list[ViewPair]) -> list[CoarseMatches]:
+        return [shown_at_cells(pair, truth) for pair in pairs]
+
+    def match_views(pair: ViewPair) -> Matches:
+        return replace(planted(truth, wrong=0.85), overlap=0.97)
+
+    found = rematch(first, match_views, look, CONFIG, OPTIONS)
+    assert found is not first
+    assert found.overlap == 0.03
+    assert found.meta["looks"] > 1
+
+
+def test_a_network_without_coarse_descriptors_is_shown_zooms_and_turns_blindly() -> None:
+    first = replace(planted(np.eye(3), wrong=1.0), overlap=0.1)
+    matched: list[ViewPair] = []
+
+    def match_views(pair: ViewPair) -> Matches:
+        matched.append(pair)
+        return first
+
+    rematch(first, match_views, lambda pairs: None, CONFIG, OPTIONS)
+    assert len(matched) == 7
+    ratios = [max(pair.view0.size) / max(pair.view1.size) for pair in matched]
+    assert sorted(round(np.log2(ratio)) for ratio in ratios) == [-2, -1, 0, 0, 0, 1, 2]

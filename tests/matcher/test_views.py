@@ -12,7 +12,7 @@ import coam.samples
 from coam import load_matcher
 from coam.geometry.coordinates import rotate_points
 from coam.geometry.homography import apply_homography
-from coam.matcher.views import View, ViewOptions, render_view, search_views, whole_view
+from coam.matcher.views import Change, View, changed_view, render_view
 from support.match_rules import check_rules, needs_weights
 
 
@@ -28,7 +28,7 @@ def gradient(width: int, height: int) -> np.ndarray:
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 def test_a_turned_view_is_what_numpy_turns(turns: int) -> None:
     photo = np.random.default_rng(1).integers(0, 255, (96, 160, 3), dtype=np.uint8)
-    view = whole_view((160, 96), 160, turns)
+    view = changed_view((160, 96), 160, Change(turn=90.0 * turns))
     np.testing.assert_array_equal(render_view(photo, view), np.rot90(photo, turns))
     corner = np.array([[0.0, 0.0], [3.0, 7.0]])
     there = rotate_points(corner, turns, 160, 96)
@@ -38,7 +38,7 @@ def test_a_turned_view_is_what_numpy_turns(turns: int) -> None:
 @pytest.mark.parametrize("resolution", [64, 128, 224])
 def test_a_view_shows_each_pixel_from_where_it_says(resolution: int) -> None:
     """The colours of a gradient are its positions: half as large, as large, and larger."""
-    view = whole_view((224, 160), resolution)
+    view = changed_view((224, 160), resolution)
     picture = render_view(gradient(224, 160), view).astype(float)
     width, height = view.size
     inner = np.array([[x, y] for x in range(4, width - 4, 7) for y in range(4, height - 4, 5)], dtype=float)
@@ -48,18 +48,33 @@ def test_a_view_shows_each_pixel_from_where_it_says(resolution: int) -> None:
 
 
 def test_beyond_the_photo_a_view_is_black() -> None:
-    view = whole_view((64, 64), 64)
+    view = changed_view((64, 64), 64)
     shifted = View(np.array([[1.0, 0, 40], [0, 1, 0], [0, 0, 1]]), view.size)
     picture = render_view(np.full((64, 64, 3), 200, np.uint8), shifted)
     assert picture[:, :23].min() == 200
     assert picture[:, 25:].max() == 0
 
 
-def test_the_search_tries_zooms_both_ways_and_three_turns() -> None:
-    looks = list(search_views((640, 480), (480, 640), 800, ViewOptions()))
-    ratios = [max(look.view0.size) / max(look.view1.size) for look in looks]
-    assert sorted(round(np.log2(ratio)) for ratio in ratios) == [-2, -1, 0, 0, 0, 1, 2]
-    assert all(side % 32 == 0 for look in looks for view in look for side in view.size)
+def test_a_tilted_view_is_narrow_along_its_direction() -> None:
+    """As wide as a wall that is seen from the side: 640 pixels become 160, and 480 stay."""
+    view = changed_view((640, 480), 640, Change(tilt=4.0))
+    assert view.size == (160, 480)
+    np.testing.assert_allclose(apply_homography(view.photo_from_view, [[79.5, 239.5]]), [[319.5, 239.5]])
+    down = changed_view((640, 480), 640, Change(tilt=4.0, direction=90.0))
+    assert down.size == (640, 128)  # 120, in steps of 32
+
+
+def test_a_narrow_view_is_made_of_area_means() -> None:
+    """Stripes one pixel wide are grey when eight of them fall on a pixel, and stripes across them stay."""
+    stripes = np.zeros((128, 256, 3), np.uint8)
+    stripes[:, ::2] = 254
+    narrow = render_view(stripes, changed_view((256, 128), 256, Change(tilt=8.0)))
+    assert np.abs(narrow[8:-8, 4:-4].astype(int) - 127).max() <= 4
+    across = np.zeros((128, 256, 3), np.uint8)
+    across[32:96] = 254
+    narrow = render_view(across, changed_view((256, 128), 256, Change(tilt=8.0)))
+    assert narrow[40:88, 4:-4].min() > 250
+    assert narrow[:24, 4:-4].max() < 4
 
 
 # ---- with the trained model

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import torch
+from torch import Tensor
 
 from coam.models.network import Network
 from coam.models.outputs import DenseDescriptors, EncodedImage
@@ -40,10 +41,33 @@ def decode_pairs(
     network: Network, pairs: Sequence[tuple[EncodedImage, EncodedImage]]
 ) -> Iterator[tuple[DenseDescriptors, DenseDescriptors]]:
     """Descriptors of every pair, in order; neighbours of the same sizes are decoded as one batch."""
-    for _, same in groupby(pairs, key=lambda pair: [side.levels[0].shape + side.size for side in pair]):
+    for _, same in groupby(pairs, key=_sizes):
         group = list(same)
         if len(group) == 1:
             yield network.decode(*group[0])
             continue
         sides = network.decode(*(stack_encoded([pair[side] for pair in group]) for side in (0, 1)))
         yield from zip(*(split_dense(side) for side in sides), strict=True)
+
+
+def coarse_pairs(
+    network: Network, pairs: Sequence[tuple[EncodedImage, EncodedImage]]
+) -> list[tuple[Tensor, Tensor]] | None:
+    """Coarse descriptors (1, D, H / 16, W / 16) of every pair, in order; None where the network has none.
+
+    Pairs of the same sizes are described as one batch.
+    """
+    described: dict[int, tuple[Tensor, Tensor]] = {}
+    alike = sorted(range(len(pairs)), key=lambda index: _sizes(pairs[index]))
+    for _, same in groupby(alike, key=lambda index: _sizes(pairs[index])):
+        group = list(same)
+        stacked = (stack_encoded([pairs[index][side] for index in group]) for side in (0, 1))
+        sides = network.coarse_descriptors(*stacked)
+        if sides is None:
+            return None
+        described |= zip(group, zip(*(torch.split(side, 1) for side in sides), strict=True), strict=True)
+    return [described[index] for index in range(len(pairs))]
+
+
+def _sizes(pair: tuple[EncodedImage, EncodedImage]) -> list[tuple[int, ...]]:
+    return [(*side.levels[0].shape, *side.size) for side in pair]

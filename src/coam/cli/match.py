@@ -91,10 +91,14 @@ def match(
         str | None,
         _setting(
             "looks",
-            "'once': one look. 'align': again from one viewpoint. 'search': the same, and other zooms and "
-            "turns where nothing is found.",
+            "'once': one look. 'align': again from one viewpoint. 'search': the same, and other views "
+            "where nothing is found.",
             metavar="|".join(CHOICES["looks"]),
         ),
+    ] = None,
+    effort: Annotated[
+        float | None,
+        _setting("effort", "How long other views are searched: 1 is usual, 2 twice as long.", min=0.0),
     ] = None,
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Match large photos at full resolution, tile by tile.")
@@ -185,7 +189,7 @@ def match(
 
     given: dict[str, Any] = {
         "model": model, "resolution": resolution, "max_matches": max_matches, "min_score": min_score,
-        "looks": looks,
+        "looks": looks, "effort": effort,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     matcher = load_matcher(device=device, preset=preset, **options)

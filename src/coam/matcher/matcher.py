@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coam.backends import Backend, open_network
-from coam.backends.batches import decode_pairs, split_encoded
+from coam.backends.batches import coarse_pairs, decode_pairs, split_encoded
 from coam.caches import LRUCache
 from coam.errors import ConfigError, ImageError, UntrainedWarning
 from coam.geometry.coordinates import resize_points
@@ -37,8 +37,9 @@ from coam.matcher.rematch import RematchOptions, rematch
 from coam.matcher.tiles import MAX_MATCHES, choose_matches, match_tiles
 from coam.matcher.turns import TurnScout
 from coam.matcher.views import EncodedViews, View, ViewPair
+from coam.matching.coarse import CoarseMatches, coarse_matches
 from coam.matching.dense import Candidates, matching_for
-from coam.matching.pair_score import coarse_evidence, overlap_probability
+from coam.matching.pair_score import overlap_probability
 from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Preset
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
@@ -355,26 +356,30 @@ class Matcher:
         config = self.config
         matches.meta["looks"] = 1
         if config.looks != "once":
+            lights = self.rematching.views.lights
             seen = (
-                EncodedViews(a.image.rgb, self.network.encode),
-                EncodedViews(b.image.rgb, self.network.encode),
+                EncodedViews(a.image.rgb, self.network.encode, lights),
+                EncodedViews(b.image.rgb, self.network.encode, lights),
             )
 
             def match_views(views: ViewPair) -> Matches:
                 return match_dense(self.network.decode(seen[0][views.view0], seen[1][views.view1]), views)
 
-            evidence = partial(self._evidence, seen)
-            matches = rematch(
-                matches, match_views, config.looks, config.resolution, self.rematching, evidence
-            )
+            look = partial(self._look_coarsely, seen)
+            matches = rematch(matches, match_views, look, config, self.rematching)
         return choose_matches(matches, config.max_matches, config.min_score, config.crowding)
 
-    def _evidence(self, seen: tuple[EncodedViews, EncodedViews], views: ViewPair) -> float | None:
-        """How much of what `views` show is found by coarse descriptors; None where the network has none."""
-        coarse = self.network.coarse_descriptors(seen[0][views.view0], seen[1][views.view1])
-        if coarse is None:
+    def _look_coarsely(
+        self, seen: tuple[EncodedViews, EncodedViews], pairs: Sequence[ViewPair]
+    ) -> list[CoarseMatches] | None:
+        """Coarse matches of pairs of views, those of one size as a batch; None where the network has none."""
+        for photo, views in zip(seen, zip(*pairs, strict=True), strict=True):
+            photo.encode_all(views)
+        encoded = [(seen[0][view0], seen[1][view1]) for view0, view1 in pairs]
+        described = coarse_pairs(self.network, encoded)
+        if described is None:
             return None
-        return coarse_evidence(coarse[0][0], coarse[1][0], self.matching.logit_scale)
+        return [coarse_matches(one[0], other[0], self.matching.logit_scale) for one, other in described]
 
     def _between(
         self, a: PreparedImage, b: PreparedImage, dense: tuple[DenseDescriptors, DenseDescriptors]

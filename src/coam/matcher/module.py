@@ -28,6 +28,7 @@ NOT_FOR_TENSORS = (
     "resolution",
     "squash",
     "looks",
+    "effort",
     "alignment",
     "cached_images",
 )  # options of `Matcher` alone

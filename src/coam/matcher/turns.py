@@ -10,8 +10,8 @@ import torch
 
 from coam.caches import LRUCache
 from coam.images import load_image
-from coam.matcher.views import EncodedViews, View, whole_view
-from coam.matching.pair_score import coarse_evidence
+from coam.matcher.views import Change, EncodedViews, View, changed_view
+from coam.matching.coarse import coarse_matches
 from coam.types import FloatArray
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class TurnScout:
             coarse: Any = self._network.coarse_descriptors(encoded0[views0[0]], encoded1[view])
             if coarse is None:
                 return None
-            found.append(coarse_evidence(coarse[0][0], coarse[1][0], self._scale))
+            found.append(coarse_matches(coarse[0][0], coarse[1][0], self._scale).probability.sum())
         return np.array(found, np.float32)
 
     def _views(self, photo: str | Path) -> tuple[EncodedViews, list[View]]:
         def make() -> tuple[EncodedViews, list[View]]:
             rgb = load_image(photo).rgb
             size = (rgb.shape[1], rgb.shape[0])
-            views = [whole_view(size, self._resolution, turns) for turns in range(4)]
+            views = [changed_view(size, self._resolution, Change(turn=90.0 * turns)) for turns in range(4)]
             return EncodedViews(rgb, self._network.encode), views
 
         return self._seen.get(str(photo), make)

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coam.matching.mutual import dual_softmax_nearest
-
 FLOOR = 1e-5  # share of confident positions below which there is nothing to tell apart
 
 FEATURES = ("log_mutual", "mean_probability", "log_confident", "mean_distinctiveness")
@@ -46,17 +44,6 @@ def statistics_of_sums(sums: Sequence[float], positions: int) -> list[float]:
         math.log(product / positions + FLOOR),
         distinctiveness / max(count, 1),
     ]
-
-
-def coarse_evidence(coarse0: Tensor, coarse1: Tensor, logit_scale: float) -> float:
-    """How many coarse cells of two images find each other, by descriptors (D, H, W) alone.
-
-    The sum of the dual softmax over mutual matches: the expected number of right ones. Not a share of the
-    cells: of an image shown very small, a few chance matches are a large share.
-    """
-    mutual = dual_softmax_nearest(coarse0.flatten(1).t(), coarse1.flatten(1).t(), logit_scale)
-    assert mutual.probability is not None
-    return float(mutual.probability.sum())
 
 
 def overlap_probability(statistics: list[float], calibration: dict[str, Any] | None) -> float:

@@ -54,10 +54,11 @@ class MatcherConfig:
     window: float = 0.125  # of "coarse_to_fine": side of the fine window over the photo's longer side
     fine_radius: int = 2  # cells around a match in which the fine map is searched
     keypoint_tolerance: float = 0.35  # resized pixels: usual distance of given keypoints of one place
-    # "align": again from one viewpoint; "search": and, where nothing is found, at other zooms and turns
+    # "align": again from one viewpoint; "search": and, where nothing is found, through other views
     looks: Looks = "search"
     # "patches": at last, points of photo 1 are refined in the pixels of both photos where these look alike
     alignment: Alignment = "patches"
+    effort: float = 1.0  # of a search: 1 is 52 views at most; those that help most often come first
     cached_images: int = 24  # how many encoded photos `match_many` keeps
 
     def __post_init__(self) -> None:
@@ -73,6 +74,8 @@ class MatcherConfig:
                 raise ConfigError(f"{name} must lie between 0 and 1, not {value!r}")
         if not isinstance(self.keypoint_tolerance, int | float) or not 0 < self.keypoint_tolerance < math.inf:
             raise ConfigError(f"keypoint_tolerance must be above 0 pixels, not {self.keypoint_tolerance!r}")
+        if not isinstance(self.effort, int | float) or not 0 <= self.effort < math.inf:
+            raise ConfigError(f"effort must be a number of at least 0, not {self.effort!r}")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
@@ -112,6 +115,7 @@ class MatcherOptions(TypedDict, total=False):
     keypoint_tolerance: float
     looks: Looks
     alignment: Alignment
+    effort: float
     cached_images: int
 
 
