@@ -44,7 +44,7 @@ class RematchOptions:
     min_inliers: int = 15  # of a homography: chance agreements are at most about six
     found_inlier_ratio: float = 0.12  # with fewer inliers other views are searched
     found_overlap: float = 0.5  # probability: below, what agrees may be a repeated detail
-    searched_views: int = 52  # looked at by a search with effort 1: one change, and the usual two at once
+    searched_views: int = 28  # looked at by a search with effort 1: one change, and the usual two at once
     matched_views: int = 2  # of what it finds: so many are matched at most
     # Of networks without coarse descriptors: zooms and turns are matched blindly
     blind_views: int = 8

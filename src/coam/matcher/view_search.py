@@ -104,7 +104,7 @@ def likely_changes(options: SearchOptions) -> Iterator[ChangePair]:
     half = len(tilts) // 2
     for index, change in enumerate(tilts):
         yield change, tilts[(index + half) % len(tilts)]
-    for change in (*tilts, *zooms):  # the strongest zoom last: it shows least
+    for change in (zooms[0], *tilts, *zooms[1:]):  # the strongest zoom last: it shows least
         for turned in turns:
             yield from _either(change, turned)
     for light0, light1 in options.more_lights:

@@ -58,7 +58,7 @@ class MatcherConfig:
     looks: Looks = "search"
     # "patches": at last, points of photo 1 are refined in the pixels of both photos where these look alike
     alignment: Alignment = "patches"
-    effort: float = 1.0  # of a search: 1 is 52 views at most; those that help most often come first
+    effort: float = 1.0  # of a search: 1 is 28 views at most; those that help most often come first
     cached_images: int = 24  # how many encoded photos `match_many` keeps
 
     def __post_init__(self) -> None:
