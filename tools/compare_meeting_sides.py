@@ -1,9 +1,9 @@
 """Matches and processor time by the side at which large photos meet (`StackedConfig.meeting_side`).
 
     python tools/compare_meeting_sides.py SIDE SIDE ... [--resolution 800] [--homographies DIR ...]
-        [--posed DIR] [--pairs N]
+        [--posed DIR] [--pairs N] [--looks once]
 
-One look a pair, without sub-pixel alignment, one thread. For each side the share of matches within 1, 3 and
+Without sub-pixel alignment, one thread. For each side the share of matches within 1, 3 and
 10 px of the truth (of the epipolar line) with the difference to the first side pair by pair and its 95 %
 interval, and processor seconds to decode and match; as a Markdown table.
 """
@@ -33,11 +33,14 @@ def main() -> None:
     parser.add_argument("--homographies", type=Path, nargs="*", default=[], help="in HPatches' layout")
     parser.add_argument("--posed", type=Path, help="as `coam eval posed-pairs` takes it")
     parser.add_argument("--pairs", type=int, help="so many of each folder, evenly chosen")
+    parser.add_argument("--looks", default="once", help="as of `coam match`")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     matchers = []
     for side in arguments.sides:
-        matcher = load_matcher(device="cpu", looks="once", alignment="none", resolution=arguments.resolution)
+        matcher = load_matcher(
+            device="cpu", looks=arguments.looks, alignment="none", resolution=arguments.resolution
+        )
         network = matcher.network.model  # type: ignore[attr-defined]
         network.config = replace(network.config, meeting_side=side)
         matchers.append(matcher)

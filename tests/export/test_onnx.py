@@ -74,7 +74,7 @@ def test_what_travels_in_the_files(exported):
     facts = {entry.key: entry.value for entry in onnx.load(exported[1]).metadata_props}
     assert facts["name"] == "cdunet-lite1"
     assert facts["stride"] == "4"
-    assert facts["meeting_side"] == "640"
+    assert facts["meeting_side"] == "800"
     assert float(facts["temperature"]) == pytest.approx(load_model().model.logit_scale.item())
     assert json.loads(facts["card"]) == load_model().card
     assert facts["sha256"] == load_model().sha256

@@ -44,7 +44,7 @@ class StackedConfig:
     fine_channels: int = 32  # of the refinement map at stride 2
     # Pixels, long side, at which images meet: of a larger one attention is shown a copy of this size. Its
     # work does not grow with the image, and things keep the size they had in training; docs/performance.md
-    meeting_side: int = 640
+    meeting_side: int = 800
     descriptor_temperature: float = 20.0  # start value of the learned factor on similarities
 
 
