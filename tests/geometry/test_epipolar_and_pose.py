@@ -6,6 +6,7 @@ from coam.geometry.epipolar import (
     epipolar_distances,
     epipolar_lines,
     essential_from_pose,
+    fundamental_from_essential,
     fundamental_from_pose,
     sampson_distance,
     sampson_residual,
@@ -130,3 +131,13 @@ def test_relative_pose_of_two_cameras() -> None:
     np.testing.assert_allclose(
         relative_pose_matrix(first, second) @ (first @ point), second @ point, atol=1e-12
     )
+
+
+def test_fundamental_matrices_have_unit_length() -> None:
+    cameras = np.diag([500.0, 500, 1]), np.diag([900.0, 900, 1])
+    essential = essential_from_pose(turn_about_y(20), [1, -0.2, 0.3])
+    found = fundamental_from_essential(7 * essential, *cameras)
+    assert np.linalg.norm(found) == pytest.approx(1)
+    expected = np.diag([1 / 900, 1 / 900, 1]) @ essential @ np.diag([1 / 500, 1 / 500, 1])
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-12)
+    assert fundamental_from_essential(np.zeros((3, 3)), *cameras).tolist() == np.zeros((3, 3)).tolist()

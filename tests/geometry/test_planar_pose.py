@@ -163,3 +163,31 @@ def test_refinement_finds_the_exact_pose_from_a_degree_away():
     assert translation_error(translation, shift, signed=True) < 1e-5
     assert np.linalg.norm(translation) == pytest.approx(1)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
+
+
+def test_refinement_without_matches_near_the_pose_leaves_it():
+    points0, points1, turn, shift = towards_a_plane(600, noise=0.0)
+    data = correspondences(points0[:-100], points1[:-100], cameras=(CAMERA, CAMERA))
+    far = rotation_of(np.radians([25.0, 0, 0])) @ turn, shift / np.linalg.norm(shift)
+    rotation, translation = refine_pose(far, data, threshold=0.01)
+    np.testing.assert_array_equal(rotation, far[0])
+    np.testing.assert_array_equal(translation, far[1])
+
+
+def test_refinement_does_not_hear_wrong_matches():
+    """A third is wrong: a plain least-squares fit goes astray, the biweight stays within the noise."""
+    points0, points1, turn, shift = towards_a_plane(600, noise=0.2)
+    points1[:500] = np.random.default_rng(1).uniform(0, 1000, (500, 2))
+    data = correspondences(points0, points1, cameras=(CAMERA, CAMERA))
+    start = rotation_of(np.radians([0.05, -0.05, 0.05])) @ turn, shift / np.linalg.norm(shift)
+    rotation, translation = refine_pose(start, data, threshold=1.0, iterations=30)
+    assert rotation_error(rotation, turn) < 0.03
+    assert translation_error(translation, shift, signed=True) < 0.15
+    again, _ = refine_pose((rotation, translation), data, threshold=1.0, iterations=30)
+    assert rotation_error(again, rotation) < 1e-6  # it was at the bottom
+
+
+def test_rotations_about_an_axis_by_hand():
+    third = rotation_of(np.array([1.0, 1, 1]) / np.sqrt(3) * np.radians(120))
+    np.testing.assert_allclose(third, [[0, 0, 1], [1, 0, 0], [0, 1, 0]], atol=1e-12)  # x to y to z to x
+    np.testing.assert_allclose(rotation_of(np.array([0, 0, 1e-13])) @ [1.0, 0, 0], [1, 1e-13, 0], atol=1e-20)
