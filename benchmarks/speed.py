@@ -17,7 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported; as the command line does
+# Read when torch is imported; as the command line does
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import torch
 
