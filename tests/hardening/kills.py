@@ -27,6 +27,10 @@ from support import tiny
 from support.toy_pictures import write_photos
 from support.toy_scene import OracleMatcher
 
+HEAD = (
+    "| run | kills | ended | other results | errors | leftovers | done twice |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
 PATIENCE = 600.0  # seconds for one run that nobody kills
 
 
@@ -59,11 +63,11 @@ class Tally:
         return not (self.different or self.failed or self.left)
 
     def __str__(self) -> str:
+        """A line of the table whose head is `HEAD`."""
         twice = self.done - self.ended * self.needed
         return (
-            f"{self.name}: {self.kills} kills, {self.ended} runs ended, {len(self.different)} other results, "
-            f"{len(self.failed)} errors, {len(self.left)} leftovers; {twice} {self.units} of "
-            f"{self.done} were done twice ({100 * twice / max(self.done, 1):.1f} %)"
+            f"| {self.name} | {self.kills} | {self.ended} | {len(self.different)} | {len(self.failed)} "
+            f"| {len(self.left)} | {twice} of {self.done} {self.units} |"
         )
 
 
@@ -100,7 +104,7 @@ def reconstruction(photos: Path) -> Work:
     def results(folder: Path) -> dict[str, str]:
         return folder_digests(folder, [folder / "sparse", folder / "keypoints.h5", folder / "model.html"])
 
-    return Work("sfm (matching, mapping, saving)", run, results, "pairs")
+    return Work("reconstruction", run, results, "pairs")
 
 
 def training(photos: Path) -> Work:
@@ -127,7 +131,7 @@ def training(photos: Path) -> Work:
         saved = load_file(folder / "model.safetensors")  # beside them it says how many minutes it took
         return {name: content_digest({}, {name: value}) for name, value in saved.items()}
 
-    return Work("train (steps, saving)", run, results, "steps")
+    return Work("training", run, results, "steps")
 
 
 def kill_again_and_again(work: Work, place: Path, kills: int, seed: int = 0) -> Tally:
