@@ -91,8 +91,12 @@ def main() -> None:
             bad += tell_requests(requests.attack_app(place))
         if "kills" in options.families:
             print(f"\n{kills.HEAD}")
-            for work in (kills.reconstruction(place / "photos"), kills.training(place / "data")):
-                tally = kills.kill_again_and_again(work, place / work.name.split()[0], options.kills)
+            for work in (
+                kills.reconstruction(place / "photos"),
+                kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
+                kills.training(place / "data"),
+            ):
+                tally = kills.kill_again_and_again(work, place / work.name.replace(" ", "-"), options.kills)
                 print(tally, flush=True)
                 bad += not tally.is_whole
                 for line in (tally.failed + tally.different + tally.left)[:5]:

@@ -21,6 +21,7 @@ import numpy as np
 from coam.sfm.pipeline import run_sfm
 from coam.store.checksums import content_digest, folder_digests
 from coam.types import Matches
+from coam.warp import Warp
 from hardening.attempts import in_child
 from hardening.models import OPTIONS, toy_scene
 from support import tiny
@@ -105,6 +106,34 @@ def reconstruction(photos: Path) -> Work:
         return folder_digests(folder, [folder / "sparse", folder / "keypoints.h5", folder / "model.html"])
 
     return Work("reconstruction", run, results, "pairs")
+
+
+def dense_points(model: Path, photos: Path) -> Work:
+    """Warps, depth maps and points of a finished model of a small scene, and their file."""
+    scene = toy_scene()
+    if not model.exists():
+        scene.write_photos(photos)
+        in_child(lambda: run_sfm(photos, model, OracleMatcher(scene, keep=0.4), OPTIONS))
+
+    def run(folder: Path, log: Path) -> None:
+        from coam.sfm.dense.dense_points import add_dense_points
+        from sfm.dense.conftest import WarpOracle
+
+        class Counted(WarpOracle):
+            def warp(self, image0: int, image1: int, size: int | None = None) -> Warp:
+                _note(log, "warp")
+                return super().warp(image0, image1, size)
+
+        if not folder.exists():
+            copied = folder.with_name(f"{folder.name}-copied")
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(model, copied).rename(folder)
+        add_dense_points(folder, photos, Counted(scene))
+
+    def results(folder: Path) -> dict[str, str]:
+        return folder_digests(folder, [folder / "sparse"])
+
+    return Work("dense points", run, results, "warps")
 
 
 def training(photos: Path) -> Work:
