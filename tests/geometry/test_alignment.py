@@ -101,11 +101,11 @@ def test_outliers_are_told_by_shares_of_the_scene(size):
 
 
 def test_cameras_at_one_place_say_nothing_about_scale():
-    """Nine of twelve took photos from one spot: draws of two of these are passed over."""
-    centres, votes = row_of_cameras(12)
-    centres[:9] = centres[0]
+    """Twenty of 24 took photos from one spot: draws of two of these are passed over."""
+    centres, votes = row_of_cameras(24)
+    centres[:20] = centres[0]
     target = 3 * centres + [1, 2, 3]
-    target[11] += [0, 150, 0]
+    target[21] += [0, 150, 0]
     scale, rotation, translation = robust_similarity(centres, target, votes)
     assert scale == pytest.approx(3)
     np.testing.assert_allclose(rotation, np.eye(3), atol=1e-6)

@@ -13,13 +13,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from coam.errors import CoamError
-from coam.models.registry import save_model
+from coam.models.registry import ModelFile, save_model
 from coam.sfm.tracks.match_graph import Keypoints, save_keypoints
 from coam.store.atomic import atomic_write, write_json, write_text
 from coam.store.documents import write_sealed_json
@@ -73,6 +74,13 @@ def _keypoints(path: Path) -> None:
     )
 
 
+def _graphs(path: Path) -> None:
+    from coam.export.onnx import export_onnx
+
+    network = small_stacked(width=96).eval()
+    export_onnx(ModelFile(network, "graph", "stacked", trained=False), path.parent)
+
+
 SAVERS: dict[str, Saver] = {
     "a.npz": lambda path: save_matches(some_matches(100_000), path),
     "a.h5": lambda path: save_matches(some_matches(100_000), path),
@@ -88,6 +96,8 @@ SAVERS: dict[str, Saver] = {
     "keypoints.h5": _keypoints,
     "journal.h5": _journal,
 }
+if find_spec("onnx"):
+    SAVERS["graph.encode.onnx"] = _graphs
 
 
 def attacks(folder: Path, tmpfs: bool = True) -> Iterator[Attack]:

@@ -1,0 +1,76 @@
+"""The best match of every cell, against plain loops over all pairs of cells."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from coam.matching import cells as module
+from coam.matching.cells import Cells, match_cells, match_cells_both_ways
+
+SCALE = 6.0
+
+
+def cells(batch: int, count: int, seed: int) -> Cells:
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.nn.functional.normalize(torch.randn(batch, count, 4, generator=generator), dim=2)
+    score = torch.rand(batch, count, generator=generator)
+    return Cells(vectors, torch.where(score < 0.3, 0.01, score))
+
+
+@pytest.fixture
+def all_compared_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_CELLS", 5)
+
+
+def by_loops(cells0: Cells, cells1: Cells, pair: int) -> tuple[list[int], Tensor, list[float], list[float]]:
+    """Partner, similarities, probability and distinctiveness of every cell of photo 0 of one pair."""
+    similarity = cells0.descriptors[pair] @ cells1.descriptors[pair].t()
+    score0, score1 = cells0.score[pair].tolist(), cells1.score[pair].tolist()
+    worth0, worth1 = ([k for k, s in enumerate(scores) if s >= 0.02] for scores in (score0, score1))
+    partner = similarity.argmax(dim=1).tolist()
+    probability, distinctiveness = [0.0] * len(score0), [0.0] * len(score0)
+    for i in worth0:
+        j = max(worth1, key=lambda k: float(similarity[i, k]))
+        if max(worth0, key=lambda k: float(similarity[k, j])) == i:
+            power = math.exp(SCALE * float(similarity[i, j]))
+            row = sum(math.exp(SCALE * float(similarity[i, k])) for k in worth1)
+            column = sum(math.exp(SCALE * float(similarity[k, j])) for k in worth0)
+            partner[i], probability[i], distinctiveness[i] = j, power**2 / row / column, score0[i] * score1[j]
+    return partner, similarity, probability, distinctiveness
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("at_once", [1, 2**28])
+def test_all_cells_by_loops(
+    batch: int, at_once: int, all_compared_below: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIMILARITIES_AT_ONCE", at_once)
+    cells0, cells1 = cells(batch, 20, 1), cells(batch, 25, 2)
+    forward, backward = match_cells_both_ways(cells0, cells1, SCALE)
+    for found, own, other in (
+        (match_cells(cells0, cells1, SCALE), cells0, cells1),
+        (forward, cells0, cells1),
+        (backward, cells1, cells0),
+    ):
+        for pair in range(batch):
+            partner, similarity, probability, distinctiveness = by_loops(own, other, pair)
+            assert found.index1[pair].tolist() == partner
+            expected = similarity[torch.arange(len(partner)), partner]
+            torch.testing.assert_close(found.similarity[pair], expected, atol=1e-5, rtol=0)
+            assert found.probability[pair].tolist() == pytest.approx(probability, abs=1e-5)
+            assert found.distinctiveness[pair].tolist() == pytest.approx(distinctiveness, abs=1e-6)
+            assert 2 < sum(p > 0 for p in probability) < 20
+
+
+def test_where_few_cells_are_distinctive_all_are_compared() -> None:
+    few = cells(1, 20, 3)
+    assert few.compared.all()  # twenty are fewer than 64
+    many = Cells(torch.zeros(2, 100, 4), torch.zeros(2, 100))
+    many.score[0, :64] = 0.02
+    many.score[1, :63] = 0.02
+    assert many.compared.sum(dim=1).tolist() == [64, 100]
+    assert many[0].compared.tolist() == [True] * 64 + [False] * 36
