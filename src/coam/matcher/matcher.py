@@ -44,6 +44,7 @@ from coam.matching.pair_score import overlap_probability
 from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Preset
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
+from coam.models.retrieval import DESCRIBED_AT, pooled
 from coam.tensors import as_array, pick_device
 from coam.types import FloatArray, Grid, Matches, Size
 from coam.warp import Warp
@@ -253,16 +254,16 @@ class Matcher:
 
     @torch.inference_mode()
     def global_descriptor(self, source: ImageLike | PreparedImage) -> FloatArray:
-        """One unit vector per photo, from the encoder's two deepest levels, to propose pairs by cosine."""
-        return self.descriptor_of(self.prepare(source).encoded)
+        """One unit vector (D,) per photo, to propose pairs by cosine: which may show the same place.
 
-    @torch.inference_mode()
-    def descriptor_of(self, encoded: EncodedImage) -> FloatArray:
-        """`global_descriptor` of an encoded photo."""
-        levels = encoded.levels[-2:]
-        pooled = [level.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)[0] for level in levels]
-        vector = torch.cat([p / p.norm() for p in pooled])
-        return as_array(vector / vector.norm())
+        By the retrieval head, which sees all photos at one size; without one pooled, as `prepare` sees it.
+        """
+        head = self.file.retrieval
+        if head is None:
+            return as_array(pooled(self.prepare(source).encoded.levels)[0])
+        image = source.image if isinstance(source, PreparedImage) else load_image(source)
+        small = resize_for_model(image.rgb, DESCRIBED_AT).tensor.to(self.device)
+        return as_array(head.to(self.device)(pooled(self.network.encode(small).levels))[0])
 
     def turn_scout(self) -> TurnScout:
         """What tells which photos lie on their side."""
