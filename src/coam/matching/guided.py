@@ -231,8 +231,8 @@ def _chunks(near: Tensor, entries: int) -> Iterator[tuple[Tensor, Tensor]]:
     the last one.
     """
     blocks, cells = near.shape
-    # What a block may match, block by block from `first` on. Lists of one length for all blocks, or the sum of
-    # the table, which torch widens to 64 bits, would take half a gigabyte for photos of 2048 pixels.
+    # What a block may match, block by block from `first` on. Lists of one length for all blocks, or the sum
+    # of the table, which torch widens to 64 bits, would take half a gigabyte for photos of 2048 pixels.
     block, cell = torch.nonzero(near, as_tuple=True)
     counts = torch.bincount(block, minlength=blocks)
     first = counts.cumsum(0) - counts
