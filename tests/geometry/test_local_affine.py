@@ -92,3 +92,8 @@ def test_only_the_stretch_that_is_too_large_is_bounded(values):
     affine = turn @ np.diag(values) @ turn.T
     found = np.linalg.svd(local_affine(points, points @ affine.T), compute_uv=False)
     np.testing.assert_allclose(found, np.tile(np.clip(values, 0.2, 5.0), (40, 1)), rtol=1e-4)
+
+
+def test_without_rounds_every_map_is_the_identity():
+    points = np.random.default_rng(6).uniform(0, 100, (8, 2))
+    assert local_affine(points, 2 * points, AffineOptions(rounds=0)).tolist() == [np.eye(2).tolist()] * 8

@@ -191,3 +191,12 @@ def test_rotations_about_an_axis_by_hand():
     third = rotation_of(np.array([1.0, 1, 1]) / np.sqrt(3) * np.radians(120))
     np.testing.assert_allclose(third, [[0, 0, 1], [1, 0, 0], [0, 1, 0]], atol=1e-12)  # x to y to z to x
     np.testing.assert_allclose(rotation_of(np.array([0, 0, 1e-13])) @ [1.0, 0, 0], [1, 1e-13, 0], atol=1e-20)
+
+
+@pytest.mark.parametrize(("estimator", "degeneracy"), [("plane", "plane"), ("opencv", ""), ("poselib", "")])
+def test_planes_are_minded_by_the_estimator_of_that_name_and_where_asked(estimator, degeneracy):
+    """All matches lie on one plane: only who looks for planes can say so."""
+    points0, points1, _, _ = towards_a_plane(0)
+    found = relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(estimator=estimator))
+    assert found.degeneracy == degeneracy
+    assert (found.alternative is not None) == (degeneracy == "plane")

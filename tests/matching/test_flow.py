@@ -11,12 +11,14 @@ from coam.matching.flow import (
     _averaged,
     _fine_difference,
     _median,
+    _propagated,
     _vote,
     carried,
     find_flow,
     find_flow_both_ways,
     round_trip,
 )
+from coam.matching.propagation import PropagationOptions
 from coam.models.outputs import DenseDescriptors
 from support.toy_pictures import described
 
@@ -253,3 +255,21 @@ def test_guided_and_exact_search_agree_where_coarse_descriptors_tell() -> None:
     for one, other in zip(guided, exact, strict=True):
         torch.testing.assert_close(one.points, other.points)
         assert (one.evidence[0, 2] > 0.5).all()
+
+
+def test_with_photos_neighbours_motions_are_tried_if_there_are_fine_maps() -> None:
+    """Fine maps that say nothing: the photos show a motion by (6, -4), which some of the cells know."""
+    photo0 = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(9))
+    photo1 = torch.roll(photo0, (-4, 6), dims=(2, 3))
+    labels = torch.arange(ROWS * COLUMNS).view(ROWS, COLUMNS)
+    base, nothing = described(labels), torch.zeros(1, 4, 2 * ROWS, 2 * COLUMNS)
+    dense = replace(base, fine=nothing, fine_stride=2)
+    own = torch.stack(torch.meshgrid(torch.arange(32.0), torch.arange(24.0), indexing="xy"), dim=-1) * 2 + 0.5
+    points = own.clone()
+    points[:, :12] += torch.tensor([6.0, -4.0])
+    options = PropagationOptions(around=1)
+    found = _propagated(points[None], dense, dense, (photo0, photo1), options)[0] - own
+    inside = found[4:-3, 2:-6]
+    assert (inside == torch.tensor([6.0, -4.0])).all(dim=2).float().mean() > 0.99
+    for pair in ((base, dense), (dense, base)):
+        assert torch.equal(_propagated(points[None], *pair, (photo0, photo1), options), points[None])
