@@ -8,7 +8,7 @@ import pytest
 from coam.errors import DataError
 from coam.geometry.local_affine import local_affine
 from coam.sfm.matching.pair_matches import matches_to_record
-from coam.sfm.tracks.match_graph import build_graph, place_keypoints
+from coam.sfm.tracks.match_graph import Keypoints, build_graph, place_keypoints
 from coam.sfm.tracks.merge import Measurements, MergeOptions, _solve, build_tracks, merge_offsets
 from coam.sfm.verification.two_view import VerifiedMatches, VerifiedPair
 from coam.store.journal import PairJournal
@@ -169,3 +169,8 @@ def test_a_photo_has_one_grid(tmp_path):
     pairs["a", "c"] = Matches(**(vars(pairs["a", "c"]) | {"grid0": other}))
     with pytest.raises(DataError, match="a: has two different grids"):
         build_graph(["a", "b", "c"], verified(tmp_path, pairs, {pair: [0, 1] for pair in pairs}))
+
+
+def test_keypoints_of_nothing_are_in_no_track():
+    none = np.zeros(0, np.int64)
+    assert Keypoints((), (), np.zeros(1, np.int64), none, np.zeros((0, 2)), none).track_count == 0

@@ -18,7 +18,14 @@ from coam.sfm.verification.path_consistency import (
     strong_pairs,
 )
 from coam.sfm.verification.rotation_cycles import check_cycles
-from coam.sfm.verification.two_view import VerifyOptions, chance_inliers, narrowness, verify_pair
+from coam.sfm.verification.two_view import (
+    VerifyOptions,
+    chance_inliers,
+    narrowness,
+    verify_pair,
+    verify_with_poses,
+)
+from coam.types import Grid, Matches
 from support.toy_scene import OracleMatcher, Scene
 
 
@@ -159,3 +166,23 @@ def test_cycles_by_plain_loops(seed: int) -> None:
     assert {pair: (broken, of) for pair, (broken, of, _) in numbers.items()} == removed
     assert report.unchecked == unchecked
     assert (report.triangles, report.closing) == (triangles, closing)
+
+
+def test_with_known_poses_the_limit_is_in_pixels() -> None:
+    """Cameras side by side: matches off their rows, to which both photos give way: 0.0025 of 400 px each."""
+    grid = Grid(50, 38, (4.0, 4.0), (8.0, 8.0))
+    camera = camera_from_spec("SIMPLE_PINHOLE 400 304 400 200 152")
+    ids = 50 * 10 + np.arange(10, 22, 2)
+    points0 = grid.positions(ids).astype(np.float32)
+    off = np.sqrt(2) * np.array([0.0, 0.9, -0.97, 1.03, -1.1, 1.45])
+    points1 = (points0 + np.stack([np.full(6, -40.0), off], axis=1)).astype(np.float32)
+    found = Matches(
+        points0, points1, np.ones(6, np.float32), ids, ids, (400, 304), (400, 304), grid, grid, overlap=1.0
+    )
+    matches = record_to_matches(matches_to_record(found, ""))
+    poses = [(np.eye(3), np.zeros(3)), (np.eye(3), np.array([-1.0, 0, 0]))]
+    result = verify_with_poses(matches, (camera, camera), poses, VerifyOptions(min_inliers=1))
+    assert result.inliers.tolist() == [0, 1, 2]
+    none = verify_with_poses(matches, (camera, camera), poses, VerifyOptions(min_inliers=4))
+    assert len(none.inliers) == 0
+    assert none.reason == "3 of 6 matches agree with the known poses"
