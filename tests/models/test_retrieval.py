@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import coam
+from coam import samples
 from coam.errors import WeightsError
 from coam.models.registry import (
+    DEFAULT_MODEL,
     load_model,
+    packaged_weights,
     retrieval_path,
     save_model,
     save_retrieval_head,
@@ -62,6 +65,19 @@ def test_a_head_beside_its_weights_is_used_and_known(weights: Path):
     # Matches stay those of the weights; stored descriptors are made again.
     assert matcher_key(matcher) == matcher_key(plain) == descriptor_key(plain)
     assert descriptor_key(matcher) != descriptor_key(plain)
+
+
+def test_the_shipped_head_knows_a_place_by_night():
+    if packaged_weights(DEFAULT_MODEL) is None:
+        pytest.skip("no trained weights in this checkout")
+    file = load_model()
+    assert file.retrieval is not None
+    assert retrieval_path(packaged_weights(DEFAULT_MODEL)).stat().st_size < 1e6
+    matcher, yard = coam.load_matcher(device="cpu"), samples.courtyard()
+    photos = [yard.image("day_04"), yard.image("night_01"), samples.motorcycle().left]
+    day, night, elsewhere = (matcher.global_descriptor(photo) for photo in photos)
+    assert day @ night > 0.5
+    assert night @ elsewhere < 0.35  # pooled features are all alike: 0.9 and more
 
 
 def test_a_head_of_other_weights_and_a_damaged_one_are_refused(weights: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 LEVELS, POWER = 2, 3
-DESCRIBED_AT = 384  # pixels, long side: heads are trained on photos of this size
+DESCRIBED_AT = 640  # pixels, long side: heads are trained on photos of this size
 
 
 def pooled(levels: Sequence[Tensor]) -> Tensor:
