@@ -6,9 +6,9 @@
 
 Each pair of OUT/pairs is a true one, whose landmarks decide whether the registration is right; matches are
 in OUT/eval. Its first image with the second image of another place of the same kind is a wrong one; their
-matches are kept in OUT/calibration. Prints WEIGHTS and BIAS of `coam.registration.quality` fitted anew, and
-how often the probability is right on pairs left out of the fit (by scene, five parts), and as it is in the
-package.
+matches are kept in OUT/calibration. Prints FOUND (right ones against wrong pairs) and HOLDS (true pairs,
+right ones against others) of `coam.registration.quality` fitted anew, and how often the probability is right
+on pairs left out of the fit (by scene, five parts), and as it is in the package.
 
 --on: pairs that nothing was fitted to; what the probability of the package is worth on them goes, with the
 line of the left-out ones, to docs/results/registration-confidence.json; then: make docs-tables.
@@ -17,7 +17,7 @@ line of the left-out ones, to docs/results/registration-confidence.json; then: m
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,25 @@ from coam.geometry.homography import fit_homography
 from coam.geometry.motions import misses
 from coam.progress import progress
 from coam.registration.fitting import fit_transform
-from coam.registration.quality import BIAS, FEATURES, SURE, WEIGHTS, features_of, judge, right_within
+from coam.registration.quality import (
+    FOUND,
+    FOUND_BY,
+    HOLDS,
+    HOLDS_BY,
+    SURE,
+    found_by,
+    holds_by,
+    judge,
+    right_within,
+)
 from coam.types import Matches
 
 RIDGE = 0.3  # of the weights of standardised features: some pairs are told apart perfectly
+# More of a feature makes a registration more or less likely right, whatever few pairs of the others say
+SIGNS = {"log_inliers": 1, "inlier_share": 1, "coverage": 1, "same_place": 1, "against": -1}
+WRONG = "wrong"  # the kind of wrong pairs
 # Kinds whose pairs all show the same place
-ONE_PLACE = ("courtyard", "courtyard-day", "courtyard-night", "day_night", "kitchen")
+ONE_PLACE = ("courtyard", "courtyard-day", "courtyard-night", "day_night", "world")
 MARKED_BY_HAND = "dev_multimodal"  # marks may be wrong themselves: see `coam eval registration`
 
 
@@ -49,7 +62,8 @@ class Judged:
     name: str
     kind: str
     scene: str
-    values: np.ndarray | None  # (F,) of `FEATURES`; None: there is no transform
+    found_by: np.ndarray | None  # (F,) of `FOUND_BY`; None: there is no transform
+    holds_by: np.ndarray | None  # (G,) of `HOLDS_BY`
     error: float  # mean miss of the landmarks, pixels; inf: of a wrong pair
     right: bool
 
@@ -60,7 +74,7 @@ def wrong_pairs(pairs: list[EvaluationPair]) -> list[EvaluationPair]:
     for pair in pairs:
         kinds.setdefault(pair.subsets[-1], []).append(pair)
     return [
-        EvaluationPair(f"{a.name}--{b.name}", a.image0, b.image1, sequence=a.name, subsets=("wrong",))
+        EvaluationPair(f"{a.name}--{b.name}", a.image0, b.image1, sequence=a.name, subsets=(WRONG,))
         for kind, members in kinds.items()
         if kind not in ONE_PLACE and len(members) > 1
         for a, b in zip(members, members[1:] + members[:1], strict=True)
@@ -80,23 +94,41 @@ def judged(pair: EvaluationPair, matches: Matches) -> Judged:
     kind = pair.subsets[-1] if MARKED_BY_HAND not in pair.subsets else MARKED_BY_HAND
     fit = fit_transform(matches.points0, matches.points1, matches.size1)
     if fit is None:
-        return Judged(pair.name, kind, pair.sequence, None, np.inf, False)
+        return Judged(pair.name, kind, pair.sequence, None, None, np.inf, False)
     both = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
     sizes = matches.size0, matches.size1
-    values = np.array(features_of(judge(fit, *both, sizes, matches.overlap), matches.size1))
+    quality = judge(fit, *both, sizes, matches.overlap)
+    values = np.array(found_by(quality)), np.array(holds_by(quality))
     if pair.correspondences is None:
-        return Judged(pair.name, kind, pair.sequence, values, np.inf, False)
+        return Judged(pair.name, kind, pair.sequence, *values, np.inf, False)
     marks = pair.correspondences[:, :2], pair.correspondences[:, 2:]
     error = float(np.linalg.norm(fit.transform.points(marks[0]) - marks[1], axis=1).mean())
     bearable = right_within(matches.size1)
     ideal = fit_homography(*marks) if kind == MARKED_BY_HAND else None
     if ideal is not None:
         bearable = max(bearable, 2 * float(misses(ideal, *marks).mean()))
-    return Judged(pair.name, kind, pair.sequence, values, error, error <= bearable)
+    return Judged(pair.name, kind, pair.sequence, *values, error, error <= bearable)
 
 
-def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights (F,) and bias of a ridge-regularised logistic regression, in units of the features."""
+def fit_logistic(
+    x: np.ndarray, y: np.ndarray, signs: Sequence[int] | None = None
+) -> tuple[np.ndarray, float]:
+    """Weights (F,) and bias of a ridge-regularised logistic regression, in units of the features.
+
+    signs: of the weights; a feature whose weight would have the other one is left out, the worst first.
+    """
+    free = np.ones(x.shape[1], bool)
+    while True:
+        found, bias = _fit_free(x[:, free], y)
+        weights = np.zeros(x.shape[1])
+        weights[free] = found
+        against = np.zeros(len(weights)) if signs is None else -weights * signs * x.std(axis=0)
+        if against.max() <= 0:
+            return weights, bias
+        free[against.argmax()] = False
+
+
+def _fit_free(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
     z = np.column_stack([(x - mean) / spread, np.ones(len(x))])
     w = np.zeros(z.shape[1])
@@ -114,30 +146,50 @@ def probability(x: np.ndarray, weights: np.ndarray, bias: float) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x @ weights + bias, -60, 60)))
 
 
+def fit_both(rows: list[Judged]) -> tuple[np.ndarray, np.ndarray]:
+    """FOUND and HOLDS of `coam.registration.quality`: weights, then the bias."""
+    there = [row for row in rows if row.found_by is not None]
+    place = [row for row in there if row.right or row.kind == WRONG]
+    whole = [row for row in there if row.kind != WRONG]
+    found = []
+    for some, names, values in (
+        (place, FOUND_BY, [row.found_by for row in place]),
+        (whole, HOLDS_BY, [row.holds_by for row in whole]),
+    ):
+        right = np.array([float(row.right) for row in some])
+        weights, bias = fit_logistic(np.array(values), right, [SIGNS[name] for name in names])
+        found.append(np.append(weights, bias))
+    return found[0], found[1]
+
+
+def probabilities(rows: list[Judged], found: np.ndarray, holds: np.ndarray) -> np.ndarray:
+    """(N,) that each row is right; 0 without a transform."""
+    return np.array(
+        [
+            0.0
+            if row.found_by is None or row.holds_by is None
+            else probability(row.found_by, found[:-1], found[-1])
+            * probability(row.holds_by, holds[:-1], holds[-1])
+            for row in rows
+        ]
+    )
+
+
 def left_out(rows: list[Judged]) -> np.ndarray:
-    """The probability (N,) of each row by a fit without its fifth of the scenes; 0 without a transform."""
+    """The probability (N,) of each row by a fit without its fifth of the scenes."""
     numbers = {scene: index % 5 for index, scene in enumerate(dict.fromkeys(row.scene for row in rows))}
     part = np.array([numbers[row.scene] for row in rows])
-    there = np.array([row.values is not None for row in rows])
     found = np.zeros(len(rows))
     for fold in range(5):
-        known, asked = there & (part != fold), there & (part == fold)
-        weights, bias = fit_logistic(*_table(rows, known))
-        found[asked] = probability(_table(rows, asked)[0], weights, bias)
+        fitted = fit_both([row for row, other in zip(rows, part != fold, strict=True) if other])
+        asked = [row for row, here in zip(rows, part == fold, strict=True) if here]
+        found[part == fold] = probabilities(asked, *fitted)
     return found
 
 
 def as_shipped(rows: list[Judged]) -> np.ndarray:
-    """The probability (N,) of each row by the package; 0 without a transform."""
-    there = np.array([row.values is not None for row in rows])
-    found = np.zeros(len(rows))
-    found[there] = probability(_table(rows, there)[0], np.array(WEIGHTS), BIAS)
-    return found
-
-
-def _table(rows: list[Judged], chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    some = [row for row, take in zip(rows, chosen, strict=True) if take]
-    return np.array([row.values for row in some]), np.array([float(row.right) for row in some])
+    """The probability (N,) of each row by the package."""
+    return probabilities(rows, np.array(FOUND), np.array(HOLDS))
 
 
 def told(name: str, rows: list[Judged], found: np.ndarray) -> list[str]:
@@ -179,9 +231,9 @@ def main() -> None:
         *zip(wrong, matched(wrong, spec, options.out / "calibration"), strict=True),
     ]
     rows = [judged(pair, matches) for pair, matches in found]
-    weights, bias = fit_logistic(*_table(rows, np.array([row.values is not None for row in rows])))
-    print("FEATURES =", FEATURES)
-    print("WEIGHTS =", tuple(round(float(w), 3) for w in weights), "BIAS =", round(bias, 3))
+    fitted = fit_both(rows)
+    for name, by, weights in (("FOUND", FOUND_BY, fitted[0]), ("HOLDS", HOLDS_BY, fitted[1])):
+        print(f"{name} = {tuple(round(float(w), 2) for w in weights)}  # {', '.join(by)}, bias")
     kept = left_out(rows)
     table = by_kind("left out of the fit", rows, kept)
     for line in (*table, *by_kind("as in the package", rows, as_shipped(rows))):

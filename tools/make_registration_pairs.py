@@ -4,14 +4,13 @@
     python tools/calibrate_registration.py OUT --on TABLE/pairs
 
 TRAINING holds what tools/make_training_data.py writes: aligned/KIND/GROUP/*.jpg (training groups: the table
-shows none of their places), photos/, and multiview/rgbd_kitchen with depth. Written below OUT/pairs:
+shows none of their places) and photos/. Written below OUT/pairs:
 - the aligned kinds: two photos of a group, one seen through a random homography;
 - photo: one photo twice, one of them another sensor's (tones bent and turned round) behind a homography;
 - elastic: the same, with waves of 2 to 10 px in place of the homography, so that a local model is right;
+- world: planes at several depths, a photo on each, seen from places near each other;
 - courtyard: views of the bundled courtyard of which at most one is in the table; surface points that both see
-  are the truth;
-- kitchen: frames with measured depth, close to each other and far.
-Scenes with depth have no right transform unless the camera hardly moved.
+  are the truth. Scenes with depth have no right transform unless the camera hardly moved.
 """
 
 from __future__ import annotations
@@ -25,21 +24,18 @@ import numpy as np
 import torch
 from make_aligned_benchmark import random_homography
 from make_aligned_benchmark import write_pair as write_aligned
-from make_warp_benchmark import write_pair as write_dense
 from registration_checks import other_sensor
 
 from coam import samples
-from coam.data.photo_bank import aligned_groups, evenly_chosen
+from coam.data.photo_bank import aligned_groups, evenly_chosen, load_part, pack_bank
+from coam.data.worlds import WorldConfig, WorldPairs
 from coam.evaluation.benchmarks.registration import HOMOGRAPHY, LANDMARKS
-from coam.evaluation.benchmarks.warp import HIDDEN, OUTSIDE, VISIBLE
-from coam.geometry.coordinates import cell_centres
-from coam.geometry.depth import intrinsics_matrix, project_by_depth, relative_pose
 from coam.store.documents import write_json
 
 ALIGNED = {"season": 1.0, "thermal": 1.0, "exposures": 0.4, "day_night": 0.4}  # kind -> share of --most
+WORLD_SIDE = 512  # pixels
+WORLD_WALKS = (1.0, 2.0, 4.0, 8.0)  # degrees that each camera walks around the scene, to either side
 JITTERS = (0.1, 0.18, 0.25)  # of the made homographies: how far corners move, in sides
-GAPS = (1, 2, 4, 7)  # frames of the kitchen between the two of a pair
-SEEN = 0.02  # relative difference of depths up to which a surface point is seen and not hidden
 
 
 def write_groups(groups: Path, pairs: Path, most: int, rng: np.random.Generator) -> None:
@@ -88,6 +84,25 @@ def _grid(width: int, height: int) -> np.ndarray:
     return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
+def write_worlds(photos: Path, pairs: Path, most: int, seed: int) -> None:
+    """PAIRS/world/NUMBER: planes at several depths, each with a photo, seen from places near each other."""
+    parts = [load_part(photos, WORLD_SIDE, torch.device("cpu"), max_groups=8 * most)]
+    bank = pack_bank(parts)
+    generator = torch.Generator().manual_seed(seed)
+    for number in range(most):
+        walk = WORLD_WALKS[number % len(WORLD_WALKS)]
+        config = WorldConfig("world", yaw=walk, roll=2.0, strong_roll_share=0.0, elastic_share=0.0)
+        batch = WorldPairs(bank, config).sample(1, WORLD_SIDE, 2048, generator)
+        views = [
+            np.ascontiguousarray((view[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)[..., ::-1])
+            for view in (batch.image0, batch.image1)
+        ]
+        seen = batch.valid[0].numpy()
+        marks = [points[0].numpy()[seen] for points in (batch.points0, batch.points1)]
+        if seen.mean() > 0.3:
+            _write_marks(pairs / "world" / f"{number:03d}", *views, *marks)
+
+
 def write_courtyard(pairs: Path, most: int) -> None:
     """PAIRS/courtyard/A-B of views that see twelve surface points in common."""
     yard = samples.courtyard()
@@ -122,39 +137,6 @@ def _write_marks(folder: Path, move: np.ndarray, fix: np.ndarray, at0: np.ndarra
     write_json(folder / LANDMARKS, {"move": at0.tolist(), "fix": at1.tolist()})
 
 
-def write_kitchen(frames: Path, pairs: Path, most: int) -> None:
-    """PAIRS/kitchen/A-B of frames with depth, by the layout of `coam eval warp`."""
-    camera = np.loadtxt(frames / "intrinsics.txt")
-    matrix = intrinsics_matrix(
-        torch.tensor([[camera[0, 0], camera[1, 1], camera[0, 2], camera[1, 2]]])
-    ).float()
-    names = sorted(path.name.split(".")[0] for path in frames.glob("*.color.jpg"))
-    chosen = [(names[i], names[i + gap]) for gap in GAPS for i in range(0, len(names) - gap, 3)]
-    for first, second in evenly_chosen(chosen, most):
-        depths = [_depth(frames / f"{name}.depth.png") for name in (first, second)]
-        poses = [
-            torch.from_numpy(np.linalg.inv(np.loadtxt(frames / f"{name}.pose.txt"))[:3]).float()[None]
-            for name in (first, second)
-        ]
-        height, width = depths[0].shape[-2:]
-        pixels = cell_centres(width, height, 1)[None]
-        found = project_by_depth(pixels, depths[0], matrix, depths[1], matrix, relative_pose(*poses))
-        state = torch.zeros(height * width, dtype=torch.uint8)
-        for mask, value in ((found.outside, OUTSIDE), (found.occluded, HIDDEN), (found.valid, VISIBLE)):
-            state[mask[0]] = value
-        if (state == VISIBLE).float().mean() < 0.2:
-            continue
-        points = torch.where(found.known[0].unsqueeze(1), found.points1[0], torch.nan)
-        photos = frames / f"{first}.color.jpg", frames / f"{second}.color.jpg"
-        truth = points.view(height, width, 2).numpy(), state.view(height, width).numpy()
-        write_dense(pairs / "kitchen" / f"{first}-{second}", photos, truth)
-
-
-def _depth(path: Path) -> torch.Tensor:
-    raw = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    return torch.from_numpy(np.where((raw > 0) & (raw < 65535), raw / 1000, 0).astype(np.float32))[None]
-
-
 def main() -> None:
     """Write the folder."""
     parser = argparse.ArgumentParser(
@@ -170,7 +152,7 @@ def main() -> None:
     write_groups(options.training / "aligned", pairs, options.most, rng)
     write_photos(evenly_chosen(sorted((options.training / "photos").glob("*.jpg")), options.most), pairs, rng)
     write_courtyard(pairs, options.most)
-    write_kitchen(options.training / "multiview" / "rgbd_kitchen", pairs, options.most)
+    write_worlds(options.training / "photos", pairs, options.most, options.seed)
     print(", ".join(f"{kind.name} {len(list(kind.iterdir()))}" for kind in sorted(pairs.iterdir())))
 
 

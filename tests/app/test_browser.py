@@ -406,12 +406,12 @@ def test_register_lays_photo_2_on_photo_1_or_says_why_not(screen, address, tmp_p
     assert save_first(page, "register", tmp_path / "a.points", 2).read_text().startswith("mapX,mapY")
 
     # Two views of things at many depths: no transform is right, and it says so.
-    pair = samples.motorcycle()
-    upload_pair(page, (pair.left, pair.right))
+    upload_pair(page, [samples.courtyard().image(name) for name in ("day_04", "day_06")])
     page.click("#register-start")
     words = answer(page, "register-status", "not to be trusted")
     assert "agree on something else" in words
     page.wait_for_timeout(1000)
+    page.locator("#register-status").scroll_into_view_if_needed()
     keep(page, f"register-refused-{name}")
     assert page.locator("#register-files a").first.inner_text().startswith("registration")
 

@@ -116,7 +116,7 @@ def test_register_lays_photo_2_on_photo_1_and_says_how_sure(asked):
 
 def test_register_hands_out_no_photo_that_it_does_not_trust(asked, monkeypatch):
     functions, pair = asked
-    monkeypatch.setattr("coam.registration.quality.BIAS", -60.0)
+    monkeypatch.setattr("coam.registration.quality.HOLDS", (0.0, 0.0, -60.0))
     facts, files = functions["register"](*pair, 256, LOOK, "auto")
     assert "right with a probability of 0.00 only" in facts["refusal"]
     assert [Path(file).suffix for file in files] == [".json", ".points", ".html"]

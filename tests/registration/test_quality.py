@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from coam.registration.fitting import fit_transform
-from coam.registration.quality import FEATURES, WEIGHTS, Quality, doubts, features_of, judge
+from coam.registration.quality import (
+    FOUND,
+    FOUND_BY,
+    HOLDS,
+    HOLDS_BY,
+    Quality,
+    doubts,
+    found_by,
+    holds_by,
+    judge,
+    probability_right,
+)
 from coam.types import Size
 from support.known_registration import noisy_matches
 
@@ -51,11 +62,24 @@ def test_wrong_matches_that_agree_with_nobody_do_not_speak_against() -> None:
     assert not any("something else" in doubt for doubt in doubts(quality))
 
 
-def test_features_are_in_their_order_and_bounded() -> None:
-    quality = replace(judged(*two_depths(0.2)[::-1]), held_out_error=math.inf, same_place=math.nan, inliers=0)
-    values = dict(zip(FEATURES, features_of(quality, SIZE), strict=True))
-    assert len(FEATURES) == len(WEIGHTS)
-    assert values["log_inliers"] == 0
-    assert values["against"] == quality.against
-    assert values["log_error"] == pytest.approx(math.log(100))
-    assert values["same_place"] == 0
+def test_the_same_matches_are_worth_less_when_the_rest_agrees_on_something_else() -> None:
+    points, moved = two_depths(0.3)
+    rest = np.linalg.norm(moved - points, axis=1) > 20
+    scattered = moved.copy()
+    scattered[rest] = np.random.default_rng(1).uniform(0, np.array(SIZE) - 1, (int(rest.sum()), 2))
+    assert judged(moved, points).confidence < judged(scattered, points).confidence - 0.2
+
+
+def test_the_probability_is_of_both_that_it_was_found_and_that_it_holds() -> None:
+    quality = replace(
+        judged(*two_depths(0.2)[::-1]),
+        coverage=0.7, against=0.0, inliers=1999, inlier_share=0.9, same_place=0.98,
+    )  # fmt: skip
+    assert found_by(quality) == pytest.approx((math.log(2000), 0.9, 0.7, math.log(49)))
+    assert holds_by(quality) == (0.7, 0.0)
+    assert (len(FOUND), len(HOLDS)) == (len(FOUND_BY) + 1, len(HOLDS_BY) + 1)
+    assert probability_right(quality) > 0.9
+    assert probability_right(replace(quality, against=0.4)) < 0.1
+    nothing = replace(quality, inliers=9, coverage=0.06, same_place=0.05)
+    assert probability_right(nothing) < 0.1
+    assert 0 <= probability_right(replace(nothing, inliers=0, same_place=math.nan)) < 0.1

@@ -55,7 +55,8 @@ def register_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, lis
         seconds = sum(found.seconds.values()) + time.perf_counter() - began
         yield "drawing …"
         paths, whole = write_registration(registration, photos, result_folder(engine.limits.file_seconds))
-        shown = (framed(whole, TITLE), "\n".join(f"- {line}" for line in registration.in_words(*_NAMES)))
+        lines = registration.in_words(*_NAMES)[1:]  # the first is in the page's own head
+        shown = framed(whole, TITLE), "\n".join(f"- {line}" for line in lines)
         return Answer(words_of(registration, seconds), shown, paths, facts_of(registration))
 
     inputs = [*pair, kind]

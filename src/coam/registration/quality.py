@@ -4,8 +4,9 @@ Matches that miss the transform are of two kinds. Wrong ones miss it in any dire
 their neighbours do show something that lies elsewhere than the transform says (depth, another plane): they
 speak against it.
 
-The probability is a logistic regression on a few figures of the fit. It says that the mean error over what
-both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that is more.
+The probability comes from two logistic regressions on a few figures of the fit. It says that the mean error
+over what both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that
+is more.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def judge(
         residual_map=residual_map,
         covered=covered,
     )
-    return replace(quality, confidence=probability_right(features_of(quality, sizes[1])))
+    return replace(quality, confidence=probability_right(quality))
 
 
 def doubts(quality: Quality) -> list[str]:
@@ -116,29 +117,33 @@ def doubts(quality: Quality) -> list[str]:
     return found
 
 
-FEATURES = ("log_inliers", "inlier_share", "coverage", "against", "log_error", "same_place")
-# Fitted by tools/calibrate_registration.py; see docs/register.md for the pairs.
-WEIGHTS: tuple[float, ...] = (0.888, 4.668, 4.683, 0.0, -0.914, 0.478)
-BIAS = -10.788
+# A registration is right where the same place was found, and what was found holds all over the overlap: two
+# logistic regressions, whose probabilities are multiplied. Fitted by tools/calibrate_registration.py.
+FOUND_BY = ("log_inliers", "inlier_share", "coverage", "same_place")
+FOUND: tuple[float, ...] = (0.94, 6.63, 5.52, 0.55, -12.9)  # weights in this order, then the bias
+HOLDS_BY = ("coverage", "against")
+HOLDS: tuple[float, ...] = (5.56, -19.88, -0.14)
 
 
-def features_of(quality: Quality, size: Size) -> tuple[float, ...]:
-    """What the probability is computed from, in the order of `FEATURES`; `size` of the fixed image."""
+def found_by(quality: Quality) -> tuple[float, ...]:
+    """What tells whether the same place was found, in the order of `FOUND_BY`."""
     known = 0.5 if math.isnan(quality.same_place) else min(max(quality.same_place, 1e-3), 1 - 1e-3)
-    thousandths = 1000 * quality.held_out_error / max(size)  # of the long side
-    return (
-        math.log(quality.inliers + 1.0),
-        quality.inlier_share,
-        quality.coverage,
-        quality.against,
-        math.log(min(max(thousandths, 0.1), 100.0)),
-        math.log(known / (1 - known)),
-    )
+    odds = math.log(known / (1 - known))
+    return math.log(quality.inliers + 1.0), quality.inlier_share, quality.coverage, odds
 
 
-def probability_right(values: tuple[float, ...]) -> float:
-    """Probability in [0, 1] that a registration with these features is right."""
-    logit = BIAS + sum(weight * value for weight, value in zip(WEIGHTS, values, strict=True))
+def holds_by(quality: Quality) -> tuple[float, ...]:
+    """What tells whether a transform holds all over the overlap, in the order of `HOLDS_BY`."""
+    return quality.coverage, quality.against
+
+
+def probability_right(quality: Quality) -> float:
+    """Probability in [0, 1] that a registration is right."""
+    return _logistic(FOUND, found_by(quality)) * _logistic(HOLDS, holds_by(quality))
+
+
+def _logistic(weights: tuple[float, ...], values: tuple[float, ...]) -> float:
+    logit = weights[-1] + sum(weight * value for weight, value in zip(weights, values, strict=False))
     return 1 / (1 + math.exp(-max(-60.0, min(60.0, logit))))
 
 
