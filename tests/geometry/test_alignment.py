@@ -137,3 +137,13 @@ def test_errors_want_three_common_photos_and_name_the_size_of_the_scene():
     assert three.scene_size == pytest.approx(np.linalg.norm(np.ptp(centres, axis=0)))
     assert pose_errors(poses, poses, scene_size=7.0).scene_size == 7.0
     assert pose_errors({}, poses).scene_size == 0.0
+
+
+def test_three_cameras_that_agree_are_enough():
+    centres, votes = row_of_cameras(4)
+    target = 2 * centres + [0, 0, 7]
+    target[2] += [0, 0, 90]
+    scale, rotation, translation = robust_similarity(centres, target, votes)
+    assert scale == pytest.approx(2)
+    np.testing.assert_allclose(rotation, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(translation, [0, 0, 7], atol=1e-6)

@@ -75,6 +75,10 @@ def test_nearly_parallel_rays_are_before_both_cameras() -> None:
     sides = [cheirality(rays0, rays1, np.eye(3), t, 1e-5)[0] for t in (away, -away)]
     assert sorted(sides) == [False, True]
     assert all(cheirality(rays0, rays1, np.eye(3), t, 1e-3)[0] for t in (away, -away))
+    for length0, length1 in ((0.01, 1.0), (1.0, 100.0), (50.0, 20.0)):  # rays are directions
+        scaled = length0 * rays0, length1 * rays1
+        assert [cheirality(*scaled, np.eye(3), t, 1e-5)[0] for t in (away, -away)] == sides
+        assert all(cheirality(*scaled, np.eye(3), t, 1e-3)[0] for t in (away, -away))
 
 
 def test_projections_of_one_point_lie_on_their_epipolar_lines() -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from coam.matching import cells as module
-from coam.matching.cells import Cells, match_cells, match_cells_both_ways
+from coam.matching.cells import Cells, match_cells, match_cells_both_ways, match_cells_guided
+from coam.models.outputs import DenseDescriptors
 
 SCALE = 6.0
 
@@ -74,3 +75,38 @@ def test_where_few_cells_are_distinctive_all_are_compared() -> None:
     many.score[1, :63] = 0.02
     assert many.compared.sum(dim=1).tolist() == [64, 100]
     assert many[0].compared.tolist() == [True] * 64 + [False] * 36
+
+
+def test_guided_cells_of_low_score_are_in_no_mutual_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all of eight coarse cells as candidates: choices of all cells, matches of distinctive ones."""
+    monkeypatch.setattr(module, "LEAST_CELLS", 5)
+    generator = torch.Generator().manual_seed(5)
+    sides = []
+    for _ in range(2):
+        vectors = torch.nn.functional.normalize(torch.randn(1, 6, 8, 16, generator=generator), dim=1)
+        score = torch.rand(1, 1, 8, 16, generator=generator)
+        score = torch.where(score < 0.4, 0.01, score)
+        coarse = torch.nn.functional.normalize(torch.randn(1, 4, 2, 4, generator=generator), dim=1)
+        dense = DenseDescriptors(vectors, score, 4, (32, 64), coarse=coarse)
+        sides.append((dense, Cells(vectors.flatten(2).transpose(1, 2), score.flatten(1))))
+    (dense0, cells0), (dense1, cells1) = sides
+    forward, backward = match_cells_guided(dense0, dense1, cells0, cells1, SCALE)
+    similarity = cells0.descriptors[0] @ cells1.descriptors[0].t()
+    for found, table, own, other in (
+        (forward, similarity, cells0, cells1),
+        (backward, similarity.t(), cells1, cells0),
+    ):
+        assert found.index1[0].tolist() == table.argmax(dim=1).tolist()
+        torch.testing.assert_close(found.similarity[0], table.amax(dim=1), atol=1e-5, rtol=0)
+        back = table.argmax(dim=0)[found.index1[0]] == torch.arange(128)
+        scores = own.score[0], other.score[0][found.index1[0]]
+        distinctive = back & (scores[0] >= 0.02) & (scores[1] >= 0.02)
+        assert 5 < int(distinctive.sum()) < int(back.sum())
+        assert torch.equal(found.probability[0] > 0, distinctive)
+        product = torch.where(distinctive, scores[0] * scores[1], 0.0)
+        torch.testing.assert_close(found.distinctiveness[0], product)
+        rows, columns = (SCALE * table).softmax(dim=1), (SCALE * table).softmax(dim=0)
+        both = (rows * columns)[torch.arange(128), found.index1[0]]
+        torch.testing.assert_close(
+            found.probability[0], torch.where(distinctive, both, 0.0), atol=1e-5, rtol=0
+        )

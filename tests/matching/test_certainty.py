@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coam.matching.certainty import FEATURES, CertaintyOptions, certainty_features, certainty_of
-from coam.matching.flow import find_flow_both_ways
+from coam.matching.flow import DenseFlow, find_flow_both_ways
 from support.toy_pictures import described
 
 ROWS, COLUMNS = 24, 32
@@ -82,6 +82,30 @@ def test_features_by_a_plain_loop() -> None:
     torch.testing.assert_close(
         certainty_of(forward, backward, options)[0], logit.sigmoid(), atol=1e-5, rtol=0
     )
+
+
+def test_pairs_of_a_batch_are_as_certain_as_alone() -> None:
+    generator = torch.Generator().manual_seed(2)
+    forward, backward = find_flow_both_ways(described(places()[:5, :6]), described(places()[:5, :6]), 20.0)
+
+    def with_batch(flow: DenseFlow) -> DenseFlow:
+        shift = torch.randn(2, 5, 6, 2, generator=generator)
+        return replace(
+            flow,
+            points=flow.own + shift,
+            evidence=torch.rand(2, 4, 5, 6, generator=generator),
+            difference=torch.rand(2, 5, 6, generator=generator),
+        )
+
+    def one(flow: DenseFlow, pair: int) -> DenseFlow:
+        part = {name: getattr(flow, name)[pair : pair + 1] for name in ("points", "evidence", "difference")}
+        return replace(flow, **part)
+
+    forward, backward = with_batch(forward), with_batch(backward)
+    together = certainty_of(forward, backward)
+    for pair in range(2):
+        alone = certainty_of(one(forward, pair), one(backward, pair))
+        torch.testing.assert_close(together[pair], alone[0])
 
 
 def test_no_weight_is_negative() -> None:
