@@ -1,6 +1,6 @@
 """The table of docs/register.md: `coam register` beside classical and trained ways, by one command.
 
-    python tools/registration_table.py DATA OUT --groups ALIGNED_VAL [-m cdunet-lite1 ...] [--most 16]
+    python tools/registration_table.py DATA OUT --groups ALIGNED_VAL [-m cdunet-lite1 ...] [--keep]
 
 DATA holds dev_multimodal/ (hand landmarks). ALIGNED_VAL holds the held-out groups season/ and thermal/ of
 aligned photos, as tools/make_training_data.py writes it; of each group two photos are taken, one seen through
@@ -16,11 +16,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from docs_tables import RESULTS, Result, markdown
+from docs_tables import RESULTS, Result, markdown, read_result
 from make_aligned_benchmark import write_pair as write_aligned
 from make_warp_benchmark import write_bundled
 
@@ -79,6 +80,15 @@ def table(reports: list[Report], command: str) -> Result:
     return Result(command, __version__, ours, ["pairs", *names, CEILING], rows)
 
 
+def with_kept(new: Result, old: Result) -> Result:
+    """A table with the columns of `old` whose matchers `new` lacks; rows are the new one's, in its order."""
+    lines = {row[0]: row[1:] for row in old.rows}
+    kept = [name for name in old.columns[1:-1] if name not in new.columns]
+    place = {name: number for number, name in enumerate(old.columns[1:])}
+    rows = [[*row[:-1], *(lines[row[0]][place[name]] for name in kept), row[-1]] for row in new.rows]
+    return replace(new, columns=[*new.columns[:-1], *kept, new.columns[-1]], rows=rows)
+
+
 def _sure_but_wrong(report: Report) -> str:
     if report["matcher"]["matcher"] in METHODS:
         return "-"  # what they hand over agrees with itself always, so a confidence says nothing
@@ -103,6 +113,9 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, help="at most so many pairs, evenly: a trial, no table is written"
     )
+    parser.add_argument(
+        "--keep", action="store_true", help="columns of matchers that are not named stay as they are"
+    )
     options = parser.parse_args()
     pairs = options.out / "pairs"
     if not pairs.is_dir():
@@ -112,14 +125,17 @@ def main() -> None:
         making.rename(pairs)
     names = options.matcher or list(MATCHERS)
     named = [word for name in names for word in ("-m", name)]
-    command = ["eval", "registration", "--root", str(pairs), *named, "-o", str(options.out / "eval")]
+    folders = [options.out / "eval" / name for name in names]
+    output = folders[0] if len(names) == 1 else options.out / "eval"
+    command = ["eval", "registration", "--root", str(pairs), *named, "-o", str(output)]
     if options.limit:
         command += ["--limit", str(options.limit)]
     print("$ coam", shlex.join(command), flush=True)
     subprocess.run([sys.executable, "-m", "coam", *command], check=True)
-    folders = [options.out / "eval" / name for name in names] if len(names) > 1 else [options.out / "eval"]
     shown = "python tools/registration_table.py DATA OUT --groups ALIGNED_VAL"
     result = table([read_report(folder) for folder in folders], shown)
+    if options.keep:
+        result = with_kept(result, read_result(RESULTS / "registration.json"))
     if options.limit:
         print(markdown(result))
     else:

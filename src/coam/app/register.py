@@ -68,13 +68,13 @@ _NAMES = (PHOTO_LABELS[1], PHOTO_LABELS[0])  # the moving and the fixed image
 
 
 def words_of(registration: Registration, seconds: float) -> str:
-    """The line above the page: kind, confidence, and the reason of a refusal."""
+    """The line above the page: kind, confidence, whether it is refused; the page itself says why."""
     words = (
         f"**{registration.transform.kind}**  ·  right with a probability of "
         f"**{registration.confidence:.2f}**  ·  {seconds:.1f} s"
     )
     if registration.refusal:
-        words += f"  ·  ⚠ **not to be trusted**: {registration.refusal}. The photo is not handed out."
+        words += "  ·  ⚠ **not to be trusted**, so the moved photo is not handed out"
     return words
 
 

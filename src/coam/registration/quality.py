@@ -25,7 +25,7 @@ from coam.types import Size
 
 RIGHT_PIXELS = 5.0  # of the fixed image
 RIGHT_SHARE = 0.005  # of its long side
-# Probability below which a registration is refused: no wrong one left out of the calibration reached it
+# Probability below which a registration is refused; docs/register.md says what passes it
 SURE = 0.8
 
 
