@@ -62,6 +62,16 @@ def test_candidates_by_hand() -> None:
     assert torch.equal(middle, expected_middle)
 
 
+def test_candidates_are_widened_in_maps_of_two_rows_too() -> None:
+    """All cells of photo 0 are like the first of 2 x 4: it and its three neighbours are candidates."""
+    others = one_hot_cells(2, 4)
+    queries = torch.zeros(8, 4, 24)
+    queries[0] = 1.0
+    near, _ = candidates(queries, others, GuideOptions(cells=1, reach=1))
+    fewest = near[near.sum(dim=1).argmin()]  # of a block that photo 1 names nothing in
+    assert fewest.nonzero().flatten().tolist() == [0, 1, 4, 5]
+
+
 def test_both_photos_name_candidates() -> None:
     """All of photo 0 likes the first cell of photo 1 best; photo 1's last cell likes photo 0's last one."""
     coarse0, coarse1 = torch.zeros(2, 5, 2, 4)
@@ -98,6 +108,7 @@ def test_positions_that_are_in_no_match_have_a_choice_too() -> None:
     assert found.best0[0] == -1
     assert torch.equal(found.best0[1:], similarity.argmax(dim=1)[1:])
     assert torch.equal(found.best1, similarity.argmax(dim=0))
+    assert torch.allclose(found.similarity0[1:], similarity.amax(dim=1)[1:], atol=1e-6)
     assert torch.allclose(found.similarity1, similarity.amax(dim=0), atol=1e-6)
 
 

@@ -8,7 +8,7 @@ are appended to out/mutants/results.jsonl: a run that was stopped goes on where 
 that has changed since is tried again. `--again` tries the survivors once more, after tests were written.
 
 Mutants that change nothing anybody could see are named in equivalent.txt, each with its reason, and do
-not count.
+not count; nor does code that runs on other machines only (`FUNCTION: *`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     sample = [m for m in sampled(options.rooms, options.sample, options.seed) if options.only in m.name]
     results = Results(options.out / "results.jsonl")
     reasons = read_equivalent()
-    waiting = [m for m in sample if m.name not in reasons and results.needs(m, options.again)]
+    waiting = [m for m in sample if not reason_of(m, reasons) and results.needs(m, options.again)]
     if waiting:
         load_heavy_packages()
     lines = {
@@ -153,11 +153,17 @@ def read_equivalent() -> dict[str, str]:
     return reasons
 
 
+def reason_of(mutation: Mutation, reasons: dict[str, str]) -> str:
+    """Why a mutant does not count; empty: it does."""
+    of_function = f"{mutation.path}::{mutation.function}: *"
+    return reasons.get(mutation.name) or reasons.get(of_function, "")
+
+
 def report(sample: list[Mutation], results: Results, reasons: dict[str, str]) -> None:
-    counts = Counter(results.of(m) or "?" for m in sample if m.name not in reasons)
-    equivalent = sum(m.name in reasons for m in sample)
+    counts = Counter(results.of(m) or "?" for m in sample if not reason_of(m, reasons))
+    equivalent = sum(bool(reason_of(m, reasons)) for m in sample)
     for mutation in sample:
-        if mutation.name not in reasons and results.of(mutation) in ("survived", "not run"):
+        if not reason_of(mutation, reasons) and results.of(mutation) in ("survived", "not run"):
             print(f"{results.of(mutation)}: {mutation.name} (line {mutation.lines[0]})")
     meaningful = len(sample) - equivalent
     killed = counts["killed"] + counts["timeout"]
@@ -165,7 +171,7 @@ def report(sample: list[Mutation], results: Results, reasons: dict[str, str]) ->
         f"{killed} of {meaningful} killed ({100 * killed / max(meaningful, 1):.1f} %; "
         f"{counts['timeout']} by time), {counts['survived']} survived, "
         f"{counts['not run']} on lines that no test runs; "
-        f"{equivalent} more are equivalent (tools/mutants/equivalent.txt)"
+        f"{equivalent} more do not count (tools/mutants/equivalent.txt)"
     )
 
 

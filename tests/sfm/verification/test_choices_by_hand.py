@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 from coam.geometry.pose import rotation_angle
 from coam.sfm.cameras import camera_from_spec
 from coam.sfm.matching.pair_matches import matches_to_record, record_to_matches
-from coam.sfm.verification.focal import FocalOptions, _weighted_quantiles, agreed_focal
+from coam.sfm.verification.focal import FocalOptions, _weighted_quantiles, agreed_focal, calibrate
 from coam.sfm.verification.path_consistency import (
     PathConsistencyOptions,
     _consistent_matches,
@@ -19,12 +19,15 @@ from coam.sfm.verification.path_consistency import (
 )
 from coam.sfm.verification.rotation_cycles import check_cycles
 from coam.sfm.verification.two_view import (
+    VerifiedMatches,
+    VerifiedPair,
     VerifyOptions,
     chance_inliers,
     narrowness,
     verify_pair,
     verify_with_poses,
 )
+from coam.store.journal import PairJournal
 from coam.types import Grid, Matches
 from support.toy_scene import OracleMatcher, Scene
 
@@ -186,3 +189,13 @@ def test_with_known_poses_the_limit_is_in_pixels() -> None:
     none = verify_with_poses(matches, (camera, camera), poses, VerifyOptions(min_inliers=4))
     assert len(none.inliers) == 0
     assert none.reason == "3 of 6 matches agree with the known poses"
+
+
+def test_known_focal_lengths_are_left_alone(tmp_path) -> None:
+    camera = camera_from_spec("SIMPLE_PINHOLE 400 304 380 200 152")
+    camera.has_prior_focal_length = True
+    given = VerifiedMatches(PairJournal(tmp_path / "m.h5"), {("a", "b"): VerifiedPair(np.arange(30))})
+    found, good = calibrate(given, {"a": camera, "b": camera}, FocalOptions())
+    assert found is given
+    assert good is True
+    assert camera.mean_focal_length() == 380
