@@ -36,6 +36,21 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(place), link
 
 
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = set(re.findall(r"[\w/-]+\.md$", (REPOSITORY / "mkdocs.yml").read_text(), flags=re.M))
+    assert {path.name for path in (REPOSITORY / "docs").glob("*.md")} | set(PAGES.values()) == menu
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_source_files_that_a_page_names_exist(path: Path) -> None:
+    """`room/file.py` lies in the package, or from the root; NAME.py and files of others stand for others."""
+    if path.name == "CHANGELOG.md":
+        return
+    for name in re.findall(r"`((?:[\w-]+/)+[a-z_0-9]+\.(?:py|yaml))", path.read_text(encoding="utf-8")):
+        if not name.startswith("hloc/"):
+            assert any((REPOSITORY / place / name).is_file() for place in ("", "src", "src/coam")), name
+
+
 def test_the_examples_of_getting_started_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import coam
 

@@ -21,6 +21,7 @@ PAGES = {
     "src/coam/samples/README.md": "samples.md",
     "src/coam/weights/cdunet-lite1.md": "models/cdunet-lite1.md",
     "src/coam/weights/capsnet-cf.md": "models/capsnet-cf.md",
+    "src/coam/weights/cdunet-paper-lite1.md": "models/cdunet-paper-lite1.md",
     "src/coam/weights/stylizer.md": "models/stylizer.md",
 }
 REQUESTED = re.compile(  # what a browser fetches by itself when it shows a page or reads a style sheet

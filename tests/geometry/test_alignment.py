@@ -77,3 +77,73 @@ def test_centres_and_rotations_of_cameras_are_weighed_as_stated():
     five = np.radians(5)
     expected = np.degrees(np.arctan2(0.4 * np.sin(five), 0.5 + 0.4 * np.cos(five)))
     assert Rotation.from_matrix(rotation).as_rotvec(degrees=True) == pytest.approx([0, 0, expected], abs=1e-6)
+
+
+def row_of_cameras(count=9, size=100.0, seed=0):
+    """Camera centres (count, 3) of a scene of about `size`, and the rotations that all cameras vote for."""
+    centres = np.random.default_rng(seed).uniform(0, size, (count, 3))
+    return centres, np.repeat(np.eye(3)[None], count, axis=0)
+
+
+@pytest.mark.parametrize("size", [100.0, 0.01])
+def test_outliers_are_told_by_shares_of_the_scene(size):
+    """Centres off by a hundredth of the scene are inliers in scenes of any size, one off by half is none."""
+    centres, votes = row_of_cameras(size=size)
+    noise = np.random.default_rng(1).normal(0, 0.01 * size, centres.shape)
+    target = centres + noise
+    target[4] += [0.5 * size, 0, 0]
+    scale, rotation, translation = robust_similarity(centres, target, votes)
+    kept = np.delete(np.arange(9), 4)
+    expected = similarity(centres[kept], target[kept])[0]
+    assert scale == pytest.approx(expected, rel=1e-9)
+    placed = scale * centres @ rotation.T + translation
+    assert np.linalg.norm(placed - target, axis=1)[kept].max() < 0.05 * size
+
+
+def test_cameras_at_one_place_say_nothing_about_scale():
+    """Twenty of 24 took photos from one spot: draws of two of these are passed over."""
+    centres, votes = row_of_cameras(24)
+    centres[:20] = centres[0]
+    target = 3 * centres + [1, 2, 3]
+    target[21] += [0, 150, 0]
+    scale, rotation, translation = robust_similarity(centres, target, votes)
+    assert scale == pytest.approx(3)
+    np.testing.assert_allclose(rotation, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(translation, [1, 2, 3], atol=1e-6)
+
+
+def test_a_mirrored_cloud_is_turned_and_not_mirrored():
+    source = np.random.default_rng(2).normal(size=(20, 3)) * [3, 2, 0.1]
+    scale, rotation, _ = similarity(source, source * [1, 1, -1])
+    assert np.linalg.det(rotation) == pytest.approx(1)
+    np.testing.assert_allclose(rotation, np.eye(3), atol=0.1)
+    # The sum of what agrees less what does not, over the spread: (9 + 4 - .01) / (9 + 4 + .01), or nearly so.
+    centred = source - source.mean(0)
+    (xx, yy, zz) = (centred**2).sum(0)
+    assert scale == pytest.approx((xx + yy - zz) / (xx + yy + zz), rel=1e-3)
+
+
+def test_errors_want_three_common_photos_and_name_the_size_of_the_scene():
+    scene = Scene(count=5)
+    poses = {name: (scene.rotations[i], scene.translations[i]) for i, name in enumerate(scene.names)}
+    few = pose_errors(dict(list(poses.items())[:2]), poses)
+    assert few.names == tuple(scene.names[:2])
+    assert np.isinf(few.position).all()
+    assert np.isinf(few.rotation).all()
+    assert few.correct() == []
+    three = pose_errors(dict(list(poses.items())[:3]), poses)
+    assert three.correct() == scene.names[:3]
+    centres = np.array([-r.T @ t for r, t in list(poses.values())[:3]])
+    assert three.scene_size == pytest.approx(np.linalg.norm(np.ptp(centres, axis=0)))
+    assert pose_errors(poses, poses, scene_size=7.0).scene_size == 7.0
+    assert pose_errors({}, poses).scene_size == 0.0
+
+
+def test_three_cameras_that_agree_are_enough():
+    centres, votes = row_of_cameras(4)
+    target = 2 * centres + [0, 0, 7]
+    target[2] += [0, 0, 90]
+    scale, rotation, translation = robust_similarity(centres, target, votes)
+    assert scale == pytest.approx(2)
+    np.testing.assert_allclose(rotation, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(translation, [0, 0, 7], atol=1e-6)

@@ -6,6 +6,7 @@ from coam.geometry.epipolar import (
     epipolar_distances,
     epipolar_lines,
     essential_from_pose,
+    fundamental_from_essential,
     fundamental_from_pose,
     sampson_distance,
     sampson_residual,
@@ -74,6 +75,10 @@ def test_nearly_parallel_rays_are_before_both_cameras() -> None:
     sides = [cheirality(rays0, rays1, np.eye(3), t, 1e-5)[0] for t in (away, -away)]
     assert sorted(sides) == [False, True]
     assert all(cheirality(rays0, rays1, np.eye(3), t, 1e-3)[0] for t in (away, -away))
+    for length0, length1 in ((0.01, 1.0), (1.0, 100.0), (50.0, 20.0)):  # rays are directions
+        scaled = length0 * rays0, length1 * rays1
+        assert [cheirality(*scaled, np.eye(3), t, 1e-5)[0] for t in (away, -away)] == sides
+        assert all(cheirality(*scaled, np.eye(3), t, 1e-3)[0] for t in (away, -away))
 
 
 def test_projections_of_one_point_lie_on_their_epipolar_lines() -> None:
@@ -130,3 +135,13 @@ def test_relative_pose_of_two_cameras() -> None:
     np.testing.assert_allclose(
         relative_pose_matrix(first, second) @ (first @ point), second @ point, atol=1e-12
     )
+
+
+def test_fundamental_matrices_have_unit_length() -> None:
+    cameras = np.diag([500.0, 500, 1]), np.diag([900.0, 900, 1])
+    essential = essential_from_pose(turn_about_y(20), [1, -0.2, 0.3])
+    found = fundamental_from_essential(7 * essential, *cameras)
+    assert np.linalg.norm(found) == pytest.approx(1)
+    expected = np.diag([1 / 900, 1 / 900, 1]) @ essential @ np.diag([1 / 500, 1 / 500, 1])
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-12)
+    assert fundamental_from_essential(np.zeros((3, 3)), *cameras).tolist() == np.zeros((3, 3)).tolist()

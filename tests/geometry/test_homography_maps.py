@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from coam.geometry.homography import apply_homography, corner_error, fit_homography, scaled_homography
+from coam.geometry.homography import (
+    _normalising,
+    apply_homography,
+    corner_error,
+    fit_homography,
+    scaled_homography,
+)
 
 
 def test_apply_divides_by_the_third_coordinate() -> None:
@@ -59,3 +65,39 @@ def test_fit_recovers_an_exact_map() -> None:
 )
 def test_fit_of_points_that_fix_nothing_is_none(points: np.ndarray) -> None:
     assert fit_homography(points, points) is None
+
+
+def test_scaling_keeps_the_last_entry_one() -> None:
+    homography = np.array([[1.1, 0.02, 5], [-0.03, 0.95, -7], [1e-4, -2e-4, 1]])
+    scaled = scaled_homography(3 * homography, (0.5, 0.25), (2.0, 3.0))
+    assert scaled[2, 2] == 1.0
+    at_infinity = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 0.5]])  # (-0.5, y), where pixels begin
+    assert scaled_homography(at_infinity, (2.0, 2.0), (1.0, 1.0))[2, 2] == pytest.approx(1.0)
+    through_zero = np.array([[0.0, 1, 0], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(scaled_homography(through_zero, (1.0, 1.0), (1.0, 1.0)), through_zero)
+
+
+def test_a_corner_sent_to_infinity_is_an_infinite_error() -> None:
+    horizon = np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 639, 0, 1]])  # column 639, the last
+    assert corner_error(horizon, np.eye(3), (640, 480)) == np.inf
+    assert corner_error(np.eye(3), horizon, (640, 480)) == np.inf
+
+
+def test_points_are_centred_and_scaled_before_a_fit() -> None:
+    points = np.array([[100.0, 50], [104, 50], [104, 54], [100, 54]])
+    normal = _normalising(points)
+    assert normal is not None
+    placed = apply_homography(normal, points)
+    np.testing.assert_allclose(placed, [[-1, -1], [1, -1], [1, 1], [-1, 1]])  # at sqrt(2) from the middle
+    assert _normalising(np.full((3, 2), 7.0)) is None
+    assert _normalising(np.array([[np.nan, 0], [1, 1]])) is None
+
+
+def test_fits_want_as_many_points_on_both_sides_and_no_infinity() -> None:
+    square = np.array([[0, 0], [600, 10], [620, 470], [5, 480.0]])
+    assert fit_homography(square, square[:3]) is None
+    assert fit_homography(square, np.where(square > 600, np.nan, square)) is None
+    shuffled = fit_homography(square, square[[1, 2, 3, 0]])
+    assert shuffled is not None
+    np.testing.assert_allclose(apply_homography(shuffled, square), square[[1, 2, 3, 0]], atol=1e-6)
+    assert shuffled[2, 2] == 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coam.geometry.homography import apply_homography
 from coam.geometry.motions import FITS, fit_motion, halves, held_out_misses, misses, simplest, simplest_motion
 
 SQUARE = np.array([[0, 0], [2, 0], [2, 2], [0, 2.0]])
@@ -60,3 +61,35 @@ def test_few_inliers_are_no_motion() -> None:
     motion = fit_motion(points, points + 3, min_inliers=40)
     assert motion is not None
     assert (motion.kind, motion.share) == ("translation", 1.0)
+
+
+def test_misses_are_distances() -> None:
+    shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
+    assert misses(shift, SQUARE, SQUARE).tolist() == [5.0] * 4
+
+
+def test_a_fold_that_determines_nothing_is_missed_by_any_distance() -> None:
+    folds = halves(4)
+    assert [fold.tolist() for fold in folds] == [[0, 2], [1, 3]]
+    assert np.isinf(held_out_misses(FITS["affine"], SQUARE, SQUARE, folds)).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "matrix"),
+    [
+        ("similarity", [[1.1, -0.2, 5], [0.2, 1.1, -3], [0, 0, 1]]),
+        ("affine", [[1.1, 0.3, 5], [0.1, 0.8, -3], [0, 0, 1]]),
+        ("homography", [[1.1, 0.1, 5], [0, 1, -3], [4e-4, 0, 1]]),
+    ],
+)
+def test_motions_with_noise_and_outliers_are_told_apart(kind: str, matrix: list[list[float]]) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.uniform(0, 300, (300, 2))
+    moved = apply_homography(matrix, points) + rng.normal(0, 0.5, points.shape)
+    moved[:60] = rng.uniform(0, 300, (60, 2))
+    motion = fit_motion(points, moved)
+    assert motion is not None
+    assert motion.kind == kind
+    assert motion.share == pytest.approx(0.8, abs=0.02)
+    assert motion.residual == pytest.approx(0.5 * np.sqrt(2 * np.log(2)), rel=0.15)  # median of a Rayleigh
+    np.testing.assert_allclose(apply_homography(motion.matrix, points[60:]), moved[60:], atol=3)

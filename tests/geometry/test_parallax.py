@@ -53,6 +53,9 @@ def test_nothing_is_found_where_all_is_one_plane():
 def test_few_points_are_not_enough():
     points0, points1, homography, _ = scene(800, 14, 0)
     assert len(off_plane(points0, points1, homography, **OPTIONS)) == 0
+    for before in (0, 1):  # one match gives no epipole, whoever would be content with it
+        points0, points1, homography, _ = scene(30, before, 0)
+        assert len(off_plane(points0, points1, homography, **OPTIONS | {"min_inliers": 1})) == 0
 
 
 def test_what_lies_beyond_the_horizon_of_the_plane_is_left_out():

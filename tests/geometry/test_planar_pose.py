@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coam.geometry.correspondences import correspondences
+from coam.geometry.epipolar import essential_from_pose, fundamental_from_essential, sampson_distance
 from coam.geometry.planar_pose import poses_of_plane, support
 from coam.geometry.pose import rotation_error, translation_error
 from coam.geometry.pose_refinement import refine_pose, rotation_of
@@ -163,3 +164,75 @@ def test_refinement_finds_the_exact_pose_from_a_degree_away():
     assert translation_error(translation, shift, signed=True) < 1e-5
     assert np.linalg.norm(translation) == pytest.approx(1)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
+
+
+def test_refinement_without_matches_near_the_pose_leaves_it():
+    points0, points1, turn, shift = towards_a_plane(600, noise=0.0)
+    data = correspondences(points0[:-100], points1[:-100], cameras=(CAMERA, CAMERA))
+    far = rotation_of(np.radians([25.0, 0, 0])) @ turn, shift / np.linalg.norm(shift)
+    rotation, translation = refine_pose(far, data, threshold=0.01)
+    np.testing.assert_array_equal(rotation, far[0])
+    np.testing.assert_array_equal(translation, far[1])
+
+
+def test_refinement_does_not_hear_wrong_matches():
+    """A third is wrong: a plain least-squares fit goes astray, the biweight stays within the noise."""
+    points0, points1, turn, shift = towards_a_plane(600, noise=0.2)
+    points1[:500] = np.random.default_rng(1).uniform(0, 1000, (500, 2))
+    data = correspondences(points0, points1, cameras=(CAMERA, CAMERA))
+    start = rotation_of(np.radians([0.05, -0.05, 0.05])) @ turn, shift / np.linalg.norm(shift)
+    rotation, translation = refine_pose(start, data, threshold=1.0, iterations=30)
+    assert rotation_error(rotation, turn) < 0.03
+    assert translation_error(translation, shift, signed=True) < 0.15
+    again, _ = refine_pose((rotation, translation), data, threshold=1.0, iterations=30)
+    assert rotation_error(again, rotation) < 1e-6  # it was at the bottom
+
+
+def test_rotations_about_an_axis_by_hand():
+    third = rotation_of(np.array([1.0, 1, 1]) / np.sqrt(3) * np.radians(120))
+    np.testing.assert_allclose(third, [[0, 0, 1], [1, 0, 0], [0, 1, 0]], atol=1e-12)  # x to y to z to x
+    np.testing.assert_allclose(rotation_of(np.array([0, 0, 1e-13])) @ [1.0, 0, 0], [1, 1e-13, 0], atol=1e-20)
+
+
+@pytest.mark.parametrize(("estimator", "degeneracy"), [("plane", "plane"), ("opencv", ""), ("poselib", "")])
+def test_planes_are_minded_by_the_estimator_of_that_name_and_where_asked(estimator, degeneracy):
+    """All matches lie on one plane: only who looks for planes can say so."""
+    points0, points1, _, _ = towards_a_plane(0)
+    found = relative_pose(points0, points1, CAMERA, CAMERA, RansacOptions(estimator=estimator))
+    assert found.degeneracy == degeneracy
+    assert (found.alternative is not None) == (degeneracy == "plane")
+
+
+@pytest.mark.parametrize("estimator", ["opencv", "poselib"])
+def test_five_matches_are_the_fewest_for_a_pose(estimator):
+    points0, points1, _, _ = towards_a_plane(600, noise=0.0)
+    five = points0[:5], points1[:5]
+    options = RansacOptions(estimator=estimator, threshold=0.5)
+    found = relative_pose(*five, CAMERA, CAMERA, options)
+    assert found.inliers.all()
+    assert found.residuals.max() < 0.01
+    assert relative_pose(*(side[:4] for side in five), CAMERA, CAMERA, options) is None
+
+
+def test_a_refined_pose_costs_no_more_than_its_neighbours():
+    """The cost as stated, 1 - (1 - d^2)^3 of distances in thresholds, after small turns of any kind."""
+    points0, points1, turn, shift = towards_a_plane(600, noise=0.5)
+    points1[:300] += np.random.default_rng(2).normal(0, 2.0, (300, 2))
+    data = correspondences(points0, points1, cameras=(CAMERA, CAMERA))
+
+    def cost(rotation, translation):
+        essential = essential_from_pose(rotation, translation)
+        fundamental = fundamental_from_essential(essential, CAMERA, CAMERA)
+        distance = sampson_distance(points0, points1, fundamental) / 1.5
+        return (1 - (1 - np.minimum(distance, 1) ** 2) ** 3).sum()
+
+    start = rotation_of(np.radians([0.05, -0.05, 0.05])) @ turn, shift / np.linalg.norm(shift)
+    rotation, translation = refine_pose(start, data, threshold=1.5, iterations=50)
+    lowest = cost(rotation, translation)
+    assert lowest < cost(*start)
+    for axis in np.eye(3):
+        for angle in (2e-4, -2e-4):
+            small = rotation_of(angle * axis)
+            assert cost(small @ rotation, translation) > lowest
+            if abs(axis @ translation) < 0.7:
+                assert cost(rotation, small @ translation) > lowest

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from coam.geometry.homography import visible_error
+from coam.geometry.homography import apply_homography, visible_error
 
 SIZE = (640, 480)
 SHIFTED = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
@@ -42,3 +42,26 @@ def test_nothing_found_and_nothing_in_common() -> None:
     assert visible_error(np.zeros((3, 3)), np.eye(3), SIZE, SIZE) == math.inf
     away = np.array([[1.0, 0, 5000], [0, 1, 0], [0, 0, 1]])
     assert math.isnan(visible_error(np.eye(3), away, SIZE, SIZE))
+
+
+def test_an_estimate_that_loses_a_seen_point_is_infinitely_wrong() -> None:
+    """Of both photos all is seen; the estimate's horizon is the middle column, or, the other way, a row."""
+    columns = np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 320, 0, 1]])
+    assert visible_error(columns, np.eye(3), (641, 481), (641, 481), steps=41) == math.inf
+    inverse = np.linalg.inv(columns)
+    assert visible_error(inverse, np.eye(3), (641, 481), (641, 481), steps=41) == math.inf
+    assert visible_error(SHIFTED, np.eye(3), SIZE, SIZE, steps=3) == pytest.approx(5.0)
+
+
+def test_what_lies_behind_the_horizon_is_not_seen() -> None:
+    """The map sends columns beyond 400 through infinity and back into photo 1; they are not what it shows."""
+    true = np.array([[0.5, 0, 0], [0, 0.5, 0], [-1 / 400, 0, 1.0]])
+    points = np.array([[630.0, 100.0]])
+    assert (apply_homography(true, points) < 0).all()
+    flipped = np.diag([-1.0, -1.0, 1.0]) @ true  # now exactly those behind it would fall inside
+    assert (apply_homography(flipped, points) > 0).all()
+    for sign in (1, -1):
+        wrong = flipped.copy()
+        wrong[0, 2] += 10
+        found = visible_error(sign * wrong, flipped, SIZE, SIZE)
+        assert 0 < found < math.inf

@@ -90,9 +90,14 @@ def main() -> None:
         if "requests" in options.families and find_spec("gradio"):
             bad += tell_requests(requests.attack_app(place))
         if "kills" in options.families:
-            for work in (kills.reconstruction(place / "photos"), kills.training(place / "data")):
-                tally = kills.kill_again_and_again(work, place / work.name.split()[0], options.kills)
-                print(f"\n{tally}", flush=True)
+            print(f"\n{kills.HEAD}")
+            for work in (
+                kills.reconstruction(place / "photos"),
+                kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
+                kills.training(place / "data"),
+            ):
+                tally = kills.kill_again_and_again(work, place / work.name.replace(" ", "-"), options.kills)
+                print(tally, flush=True)
                 bad += not tally.is_whole
                 for line in (tally.failed + tally.different + tally.left)[:5]:
                     print(f"  {line}", file=sys.stderr)

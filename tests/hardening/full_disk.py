@@ -13,13 +13,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from coam.errors import CoamError
-from coam.models.registry import save_model
+from coam.models.registry import ModelFile, save_model
 from coam.sfm.dense.depth_map import DepthMap, save_depth_map
 from coam.sfm.dense.fusion import DensePoints
 from coam.sfm.dense.ply import write_points
@@ -76,6 +77,13 @@ def _keypoints(path: Path) -> None:
     )
 
 
+def _graphs(path: Path) -> None:
+    from coam.export.onnx import export_onnx
+
+    network = small_stacked(width=96).eval()
+    export_onnx(ModelFile(network, "graph", "stacked", trained=False), path.parent)
+
+
 def _depth_map(path: Path) -> None:
     rng = np.random.default_rng(0)
     save_depth_map(DepthMap(*(rng.random((600, 800, *last), np.float32) for last in ((), (3,)))), path)
@@ -103,6 +111,8 @@ SAVERS: dict[str, Saver] = {
     "depth.npz": _depth_map,
     "dense.ply": _dense_points,
 }
+if find_spec("onnx"):
+    SAVERS["graph.encode.onnx"] = _graphs
 
 
 def attacks(folder: Path, tmpfs: bool = True) -> Iterator[Attack]:

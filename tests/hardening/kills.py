@@ -21,12 +21,17 @@ import numpy as np
 from coam.sfm.pipeline import run_sfm
 from coam.store.checksums import content_digest, folder_digests
 from coam.types import Matches
+from coam.warp import Warp
 from hardening.attempts import in_child
 from hardening.models import OPTIONS, toy_scene
 from support import tiny
 from support.toy_pictures import write_photos
 from support.toy_scene import OracleMatcher
 
+HEAD = (
+    "| run | kills | ended | other results | errors | leftovers | done twice |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
 PATIENCE = 600.0  # seconds for one run that nobody kills
 
 
@@ -59,11 +64,11 @@ class Tally:
         return not (self.different or self.failed or self.left)
 
     def __str__(self) -> str:
+        """A line of the table whose head is `HEAD`."""
         twice = self.done - self.ended * self.needed
         return (
-            f"{self.name}: {self.kills} kills, {self.ended} runs ended, {len(self.different)} other results, "
-            f"{len(self.failed)} errors, {len(self.left)} leftovers; {twice} {self.units} of "
-            f"{self.done} were done twice ({100 * twice / max(self.done, 1):.1f} %)"
+            f"| {self.name} | {self.kills} | {self.ended} | {len(self.different)} | {len(self.failed)} "
+            f"| {len(self.left)} | {twice} of {self.done} {self.units} |"
         )
 
 
@@ -100,7 +105,35 @@ def reconstruction(photos: Path) -> Work:
     def results(folder: Path) -> dict[str, str]:
         return folder_digests(folder, [folder / "sparse", folder / "keypoints.h5", folder / "model.html"])
 
-    return Work("sfm (matching, mapping, saving)", run, results, "pairs")
+    return Work("reconstruction", run, results, "pairs")
+
+
+def dense_points(model: Path, photos: Path) -> Work:
+    """Warps, depth maps and points of a finished model of a small scene, and their file."""
+    scene = toy_scene()
+    if not model.exists():
+        scene.write_photos(photos)
+        in_child(lambda: run_sfm(photos, model, OracleMatcher(scene, keep=0.4), OPTIONS))
+
+    def run(folder: Path, log: Path) -> None:
+        from coam.sfm.dense.dense_points import add_dense_points
+        from sfm.dense.conftest import WarpOracle
+
+        class Counted(WarpOracle):
+            def warp(self, image0: int, image1: int, size: int | None = None) -> Warp:
+                _note(log, "warp")
+                return super().warp(image0, image1, size)
+
+        if not folder.exists():
+            copied = folder.with_name(f"{folder.name}-copied")
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(model, copied).rename(folder)
+        add_dense_points(folder, photos, Counted(scene))
+
+    def results(folder: Path) -> dict[str, str]:
+        return folder_digests(folder, [folder / "sparse"])
+
+    return Work("dense points", run, results, "warps")
 
 
 def training(photos: Path) -> Work:
@@ -127,7 +160,7 @@ def training(photos: Path) -> Work:
         saved = load_file(folder / "model.safetensors")  # beside them it says how many minutes it took
         return {name: content_digest({}, {name: value}) for name, value in saved.items()}
 
-    return Work("train (steps, saving)", run, results, "steps")
+    return Work("training", run, results, "steps")
 
 
 def kill_again_and_again(work: Work, place: Path, kills: int, seed: int = 0) -> Tally:

@@ -212,3 +212,13 @@ def test_own_negatives_are_products_with_each_points_own_cells() -> None:
                 wanted = query[b, point] @ feature_map[b, :, row, column]
                 assert found[b, point, k].item() == pytest.approx(wanted.item())
     assert torch.autograd.gradcheck(lambda q, m: corr.own_similarities(q, m, chosen), (query, feature_map))
+
+
+def test_every_point_is_sampled_where_it_lies() -> None:
+    features = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(1))
+    places = torch.tensor([[[1.5, 1.5], [13.5, 9.5], [17.5, 13.5]], [[5.5, 9.5], [5.5, 9.5], [-9.0, 99.0]]])
+    found = corr.sample(features, places, 4)
+    assert found.shape == (2, 3, 3)
+    for pair, cells in enumerate([[(0, 0), (2, 3), (3, 4)], [(2, 1), (2, 1), (3, 0)]]):
+        for point, (row, column) in enumerate(cells):
+            torch.testing.assert_close(found[pair, point], features[pair, :, row, column])

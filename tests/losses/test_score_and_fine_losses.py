@@ -48,6 +48,8 @@ def test_cross_entropy_by_hand_and_bounded() -> None:
     assert float(loss) == pytest.approx(-(math.log(0.8) + math.log(0.7)) / 2)
     certain = dist.cross_entropy(score, target, torch.tensor([[False, False, True]]))
     assert float(certain) == pytest.approx(-math.log(1e-4), rel=1e-3)
+    missed = dist.cross_entropy(torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[True]]))
+    assert float(missed) == pytest.approx(-math.log(1e-4), rel=1e-3)
 
 
 def test_cross_entropy_gradient() -> None:
@@ -68,6 +70,10 @@ def test_window_reads_the_right_cells() -> None:
     assert torch.equal(positions[0, 0], features[0, 0] * 2 + 0.5)
     assert inside[0, 0].all()
     assert inside[0, 1].tolist() == [False, False, False, False, True, True, False, True, True]
+    features, positions, inside = window(cell_map, torch.tensor([[[10.5, 8.5]]]), 2, 1)  # the last
+    assert inside[0, 0].tolist() == [True, True, False, True, True, False, False, False, False]
+    assert features[0, 0].tolist() == [[c, r] for r in (3, 4, 4) for c in (4, 5, 5)]  # the nearest inside
+    assert positions[0, 0, -1].tolist() == [12.5, 10.5]
 
 
 def fine_input(rows: int = 5, columns: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,6 +99,18 @@ def test_fine_loss_by_hand() -> None:
     assert distance < 1.0
     assert float(error) == pytest.approx(distance, rel=1e-5)
     assert float(loss) == pytest.approx((entropy + distance**2 / 2) / 32, rel=1e-5)
+
+
+def test_beyond_a_pixel_the_error_counts_linearly() -> None:
+    """One bright cell at the corner of the window, the truth at its middle: sqrt(8) pixels off."""
+    query, fine_map = torch.ones(1, 1, 1), torch.zeros(1, 1, 5, 6)
+    fine_map[0, 0, 1, 2] = 40.0
+    middle = torch.tensor([[[6.5, 4.5]]])
+    loss, error = fine_loss(query, fine_map, middle, middle, torch.tensor([[True]]), 2, 1)
+    assert float(error) == pytest.approx(math.sqrt(8), rel=1e-5)
+    weights = [math.exp(-(x * x + y * y) / (2 * 0.45**2)) for x in (-1, 0, 1) for y in (-1, 0, 1)]
+    entropy = 40.0 * (1 - weights[0] / sum(weights))  # of all but the bright cell the logarithm is -40
+    assert float(loss) == pytest.approx((entropy + math.sqrt(8) - 0.5) / 32, rel=1e-5)
 
 
 def test_fine_loss_leaves_out_what_the_window_cannot_reach() -> None:

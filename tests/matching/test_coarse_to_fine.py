@@ -8,8 +8,10 @@ from torch.nn.functional import normalize
 
 from coam.capsnet import losses as epi
 from coam.errors import ConfigError
+from coam.geometry.coordinates import cell_centres
 from coam.matching.coarse_to_fine import COARSE_STRIDE, coarse_to_fine
 from coam.matching.dense import CoarseToFineMatching, matching_for
+from coam.matching.grid import sample_map
 from coam.matching.settings import MatcherConfig
 from coam.models.network import Capabilities
 from coam.models.outputs import DenseDescriptors
@@ -72,3 +74,18 @@ def test_it_is_refused_where_it_means_nothing() -> None:
     with pytest.raises(ConfigError, match="leave grid and ranking out"):
         MatcherConfig(search="coarse_to_fine", grid=64).for_network(Capabilities(4, coarse_to_fine=True))
     assert wanted.for_network(Capabilities(4, coarse_to_fine=True)).refinement == "quadratic"
+
+
+@pytest.mark.parametrize("window", [0.125, 0.5])
+def test_the_window_is_a_share_of_the_longer_side(maps, window: float) -> None:
+    """Of a photo of 128 x 96 pixels: half of 0.125 * 128 is 8 pixels on either side."""
+    fine, coarse = maps
+    dense = DenseDescriptors(fine[None], torch.ones(1, 1, 24, 32), 4, (96, 128), coarse=coarse[None])
+    config = MatcherConfig(search="coarse_to_fine", refinement="none", window=window)
+    matching = matching_for(config, SCALE, torch.device("cpu"))
+    points = cell_centres(32, 24, 4)[::37]
+    found = matching.of_keypoints(dense, dense, points)
+    queries = fine.flatten(1).t()[::37], sample_map(coarse[None], points[None], 16, normalise=True)[0]
+    expected = coarse_to_fine(*queries, fine, coarse, 4, window * 64, SCALE)
+    torch.testing.assert_close(found.points1, expected.expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.score, expected.probability, atol=1e-5, rtol=0)

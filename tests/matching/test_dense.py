@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coam.matching.dense import DenseMatching
+from coam.matching.dense import LEAST_SHARE, DenseMatching
 from coam.matching.settings import MatcherConfig
 from coam.models.outputs import DenseDescriptors
 
@@ -62,3 +62,24 @@ def test_eq_2_is_reported_as_it_is():
     found = DenseMatching(MatcherConfig(**options), 20.0).between(first, second)
     assert list(zip(found.index0.tolist(), found.index1.tolist(), strict=True)) == [(0, 0), (1, 1)]
     assert found.score.tolist() == pytest.approx([0.9 * 0.7 * 0.8, 0.5 * 0.6 * 1.0])
+
+
+def test_masks_leave_as_many_matches_as_were_asked_for():
+    matching = DenseMatching(MatcherConfig(max_matches=100), 20.0)
+    assert matching.before_masks(1.0).config.max_matches == 100
+    assert matching.before_masks(0.3).config.max_matches == 334
+    assert (
+        matching.before_masks(0.0).config.max_matches == matching.before_masks(LEAST_SHARE).config.max_matches
+    )
+    assert matching.before_masks(0.0).config.max_matches == round(100 / LEAST_SHARE)
+    assert matching.before_masks(0.5).logit_scale == 20.0
+
+
+def test_a_keypoint_counts_by_both_scores():
+    """The dual softmax ranks by similarity times both scores: 0.8 * 0.5 * 0.9."""
+    first = toy([[1.0, 0.0], [0.0, 1.0]], [0.5, 1.0])
+    second = toy([[0.8, 0.6], [0.0, 1.0]], [0.9, 1.0])
+    matching = DenseMatching(MatcherConfig(ranking="dual_softmax", refinement="none"), 20.0)
+    found = matching.of_keypoints(first, second, torch.tensor([[1.5, 1.5]]))
+    assert found.index1.tolist() == [0]
+    assert found.score.tolist() == pytest.approx([0.8 * 0.5 * 0.9])

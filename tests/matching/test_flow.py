@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from coam.matching.flow import FlowOptions, _averaged, find_flow, find_flow_both_ways, round_trip
+from coam.matching.flow import (
+    FlowOptions,
+    _averaged,
+    _fine_difference,
+    _median,
+    _propagated,
+    _vote,
+    carried,
+    find_flow,
+    find_flow_both_ways,
+    round_trip,
+)
+from coam.matching.propagation import PropagationOptions
 from coam.models.outputs import DenseDescriptors
 from support.toy_pictures import described
 
@@ -131,3 +144,132 @@ def test_between_cells_the_shift_is_interpolated_but_not_across_an_edge() -> Non
     asked = torch.tensor([[[13.5, 21.5], [31.5, 21.5], [38.5, 21.5], [40.5, 21.5]]])
     shift = (flow.at(asked) - asked)[0, :, 0]
     torch.testing.assert_close(shift, torch.tensor([1.0, 2.0, 3.0, 40.0]), atol=1e-4, rtol=0)
+
+
+# ---- the parts, against plain loops
+
+
+def test_medians_of_squares_with_repeated_borders() -> None:
+    field = torch.randn(1, 2, 6, 7, generator=torch.Generator().manual_seed(3))
+    found = _median(field, 3)
+    for channel in range(2):
+        for row in range(6):
+            for column in range(7):
+                around = [
+                    field[0, channel, min(max(row + r, 0), 5), min(max(column + c, 0), 6)].item()
+                    for r in (-1, 0, 1)
+                    for c in (-1, 0, 1)
+                ]
+                assert found[0, channel, row, column].item() == sorted(around)[4]
+
+
+def test_votes_by_a_plain_loop() -> None:
+    """What a cell's neighbours propose, whether it yields, and how far it then is from the proposal."""
+    rows0, columns0, rows1, columns1 = 5, 6, 7, 4
+    generator = torch.Generator().manual_seed(4)
+    cells0, cells1 = (
+        torch.nn.functional.normalize(torch.randn(1, n, 3, generator=generator), dim=2)
+        for n in (rows0 * columns0, rows1 * columns1)
+    )
+    index1 = torch.randint(rows1 * columns1, (1, rows0 * columns0), generator=generator)
+    similarity = (cells0 * cells1[:, index1[0]]).sum(dim=2)
+    options = FlowOptions(neighbours=3, margin=0.3)
+    found, value, coherence = _vote(cells0, cells1, index1, similarity, (rows0, columns0), columns1, options)
+    yielded = 0
+    for cell in range(rows0 * columns0):
+        row, column = divmod(cell, columns0)
+        shifts = []
+        for r in (-1, 0, 1):
+            for c in (-1, 0, 1):
+                near = (min(max(row + r, 0), rows0 - 1), min(max(column + c, 0), columns0 - 1))
+                there = divmod(int(index1[0, near[0] * columns0 + near[1]]), columns1)
+                shifts.append((there[0] - near[0], there[1] - near[1]))
+        wanted = row + sorted(s[0] for s in shifts)[4], column + sorted(s[1] for s in shifts)[4]
+        proposal = min(max(wanted[0], 0), rows1 - 1) * columns1 + min(max(wanted[1], 0), columns1 - 1)
+        own = divmod(int(index1[0, cell]), columns1)
+        alike = float(cells0[0, cell] @ cells1[0, proposal])
+        far = max(abs(own[0] - wanted[0]), abs(own[1] - wanted[1])) > 1
+        yields = far and alike > float(similarity[0, cell]) - 0.3
+        yielded += yields
+        assert found[0, cell] == (proposal if yields else index1[0, cell])
+        assert value[0, cell].item() == pytest.approx(
+            alike if yields else similarity[0, cell].item(), abs=1e-6
+        )
+        now = divmod(int(found[0, cell]), columns1)
+        apart = (now[0] - wanted[0]) ** 2 + (now[1] - wanted[1]) ** 2
+        assert coherence[0, cell].item() == pytest.approx(math.exp(-apart / 4), abs=1e-6)
+    assert 3 < yielded < 27
+
+
+def test_finer_cells_move_as_the_cell_they_lie_in() -> None:
+    points = 100 * torch.rand(1, 3, 4, 2, generator=torch.Generator().manual_seed(5))
+    found = carried(points, 4, (7, 9), 2)  # one row and one column more than twice as many
+    assert found.shape == (1, 7, 9, 2)
+    for row in range(7):
+        for column in range(9):
+            cell = min(row // 2, 2), min(column // 2, 3)
+            shift = points[0, cell[0], cell[1]] - torch.tensor([cell[1] * 4 + 1.5, cell[0] * 4 + 1.5])
+            expected = shift + torch.tensor([column * 2 + 0.5, row * 2 + 0.5])
+            torch.testing.assert_close(found[0, row, column], expected)
+
+
+def test_what_moves_nearly_alike_is_averaged_by_a_plain_loop() -> None:
+    generator = torch.Generator().manual_seed(6)
+    shift = torch.randn(1, 6, 5, 2, generator=generator) * 1.5
+    own = torch.stack(torch.meshgrid(torch.arange(5.0), torch.arange(6.0), indexing="xy"), dim=-1) * 2 + 0.5
+    found = _averaged(shift + own, 2, FlowOptions(averaged=3, max_disagreement=2.0))[0] - own
+    for row in range(6):
+        for column in range(5):
+            mine = shift[0, row, column]
+            around = [
+                shift[0, min(max(row + r, 0), 5), min(max(column + c, 0), 4)]
+                for r in (-1, 0, 1)
+                for c in (-1, 0, 1)
+            ]
+            agreeing = torch.stack([other for other in around if (other - mine).norm() < 2.0])
+            torch.testing.assert_close(found[row, column], agreeing.mean(dim=0), atol=1e-5, rtol=0)
+
+
+def test_the_fine_difference_is_a_root_mean_square() -> None:
+    fine0, fine1 = torch.randn(2, 1, 8, 6, 10, generator=torch.Generator().manual_seed(7)).unbind()
+    base = described(torch.arange(15).view(3, 5))
+    dense0, dense1 = (
+        DenseDescriptors(base.descriptors, base.score, 4, base.size, fine, 2) for fine in (fine0, fine1)
+    )
+    own = torch.stack(torch.meshgrid(torch.arange(10.0), torch.arange(6.0), indexing="xy"), dim=-1) * 2 + 0.5
+    found = _fine_difference(dense0, dense1, (own + torch.tensor([2.0, 0.0]))[None])[0]
+    expected = (fine1[0, :, :, 1:] - fine0[0, :, :, :-1]).square().mean(dim=0).sqrt()
+    torch.testing.assert_close(found[:, :-1], expected, atol=1e-5, rtol=0)
+    without = replace(dense1, fine=None)
+    assert _fine_difference(dense0, without, own[None]).abs().max() == 0
+
+
+def test_guided_and_exact_search_agree_where_coarse_descriptors_tell() -> None:
+    labels = torch.arange(16 * 16).view(16, 16)
+    pair = []
+    for shown in (labels, labels.roll((4, 8), dims=(0, 1))):
+        dense = described(shown)
+        pair.append(replace(dense, coarse=described(shown[::4, ::4]).descriptors))
+    guided = find_flow_both_ways(*pair, 20.0)
+    exact = find_flow_both_ways(*pair, 20.0, FlowOptions(search="exact"))
+    for one, other in zip(guided, exact, strict=True):
+        torch.testing.assert_close(one.points, other.points)
+        assert (one.evidence[0, 2] > 0.5).all()
+
+
+def test_with_photos_neighbours_motions_are_tried_if_there_are_fine_maps() -> None:
+    """Fine maps that say nothing: the photos show a motion by (6, -4), which some of the cells know."""
+    photo0 = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(9))
+    photo1 = torch.roll(photo0, (-4, 6), dims=(2, 3))
+    labels = torch.arange(ROWS * COLUMNS).view(ROWS, COLUMNS)
+    base, nothing = described(labels), torch.zeros(1, 4, 2 * ROWS, 2 * COLUMNS)
+    dense = replace(base, fine=nothing, fine_stride=2)
+    own = torch.stack(torch.meshgrid(torch.arange(32.0), torch.arange(24.0), indexing="xy"), dim=-1) * 2 + 0.5
+    points = own.clone()
+    points[:, :12] += torch.tensor([6.0, -4.0])
+    options = PropagationOptions(around=1)
+    found = _propagated(points[None], dense, dense, (photo0, photo1), options)[0] - own
+    inside = found[4:-3, 2:-6]
+    assert (inside == torch.tensor([6.0, -4.0])).all(dim=2).float().mean() > 0.99
+    for pair in ((base, dense), (dense, base)):
+        assert torch.equal(_propagated(points[None], *pair, (photo0, photo1), options), points[None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,6 +148,33 @@ def test_only_maps_that_divide_into_blocks_are_guided() -> None:
     assert not can_guide(dense(16, 20, torch.zeros(1, 4, 4, 5)))  # an odd number of cells
     assert not can_guide(dense(16, 26, torch.zeros(1, 4, 4, 6)))
     assert not can_guide(dense(16, 48, torch.zeros(1, 4, 4, 6)))  # cells that are not square
+    assert not can_guide(dense(16, 24, torch.zeros(1, 4, 0, 6)))  # a photo too small for one cell
+    assert not can_guide(dense(16, 24, torch.zeros(1, 4, 4, 0)))
+
+
+def test_matching_is_guided_where_both_photos_have_coarse_descriptors() -> None:
+    """Coarse descriptors that exclude the true matches: guided, none is found; without them, all are."""
+    fine, same = unit_maps(16, 16, 16)[None], one_hot_cells(4, 4)
+    first = DenseDescriptors(fine, torch.ones(1, 1, 16, 16), 4, (64, 64), coarse=same[None])
+    misled = replace(first, coarse=same.roll(2, dims=2)[None])
+    options = MatcherConfig(refinement="none", min_score=0.0)
+    matching = matching_for(options, SCALE, torch.device("cpu"))
+    assert type(matching) is GuidedMatching
+    patch = GuideOptions(cells=1, reach=0)
+
+    def true_matches(dense0: DenseDescriptors, dense1: DenseDescriptors) -> int:
+        found = matching.between(dense0, dense1)
+        return int((found.index0 == found.index1).sum())
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(
+            "coam.matching.dense.guided_dual_softmax",
+            lambda *maps: guided_dual_softmax(*maps, options=patch),
+        )
+        assert true_matches(first, first) == 256
+        assert true_matches(first, misled) == 0
+        for without in (replace(misled, coarse=None), replace(misled, coarse=torch.zeros(1, 4, 3, 4))):
+            assert true_matches(first, without) == true_matches(without, first) == 256
 
 
 def test_settings_decide() -> None:

@@ -29,3 +29,10 @@ def test_probability_by_hand() -> None:
     calibration = {"weights": [1.0, 0.0, 2.0, 0.0], "bias": -1.0}
     assert overlap_probability([0.5, 9.0, 0.25, 9.0], calibration) == pytest.approx(0.5)
     assert overlap_probability([1e9, 0.0, 0.0, 0.0], calibration) == pytest.approx(1.0)
+
+
+def test_a_calibration_of_other_statistics_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        overlap_probability([0.5, 9.0], {"weights": [1.0, 0.0, 2.0, 0.0], "bias": -1.0})
+    with pytest.raises(ValueError, match="zip"):
+        overlap_probability([0.5] * 5, {"weights": [1.0, 0.0, 2.0, 0.0], "bias": -1.0})

@@ -84,3 +84,53 @@ def test_mean_around_is_the_mean_of_the_square_in_the_map() -> None:
     values = noise(2, 3, 9, 12)
     expected = F.avg_pool2d(values, 5, stride=1, padding=2, count_include_pad=False)
     torch.testing.assert_close(mean_around(values, 5), expected)
+
+
+def test_likeness_by_a_plain_loop() -> None:
+    """Correlation of the nearest patches less how far the nearest fine features are apart."""
+    photo0, photo1, fine0, fine1 = (
+        noise(3, 8, 12),
+        noise(3, 10, 8, seed=1),
+        noise(4, 4, 6),
+        noise(4, 5, 4, seed=3),
+    )
+    options = PropagationOptions(patch=3, patch_weight=2.0, around=1)
+    alike = Likeness(fine0, fine1, 2, photo0, photo1, options)
+    places = noise(24, 2, seed=4) * torch.tensor([12.0, 14.0]) - 2.0  # some beyond the photo, of 8 x 10
+    found = alike(places)
+    vectors0, (_, columns0) = patch_vectors(photo0, 3, options.least_contrast)
+    vectors1, (rows1, columns1) = patch_vectors(photo1, 3, options.least_contrast)
+    for cell in range(24):
+        row, column = divmod(cell, 6)
+        x, y = places[cell].tolist()
+        corner = min(max(round(y - 0.5), 0), rows1 - 1), min(max(round(x - 0.5), 0), columns1 - 1)
+        correlation = vectors0[row * 2 * columns0 + column * 2] @ vectors1[corner[0] * columns1 + corner[1]]
+        near = min(max(round((y - 0.5) / 2), 0), 4), min(max(round((x - 0.5) / 2), 0), 3)
+        apart = (fine0[:, row, column] - fine1[:, near[0], near[1]]).square().mean().sqrt()
+        assert found[cell].item() == pytest.approx(float(2.0 * correlation - apart), abs=1e-5)
+
+
+def test_contrast_below_the_floor_counts_less() -> None:
+    """A step of height h: the patch's energy is 6 (h / 2)^2 of side 3, beside a floor of (0.03 * 3)^2."""
+    photo = torch.zeros(3, 8, 8)
+    photo[:, :, 4:] = 0.1
+    vectors, _ = patch_vectors(photo, side=3, least_contrast=0.03)
+    energy = 6 * 0.05**2
+    assert vectors.view(7, 7, 9)[3, 3].square().sum().item() == pytest.approx(
+        energy / (energy + 0.09**2), rel=1e-4
+    )
+
+
+def test_a_motion_is_taken_from_each_side_and_no_farther_than_the_steps() -> None:
+    """One cell knows the motion; steps of 2 and 1 carry it at most 3 cells a way, in all four directions."""
+    photo0 = noise(3, 48, 64)
+    alike = likeness(
+        photo0, torch.roll(photo0, (-4, 6), dims=(1, 2)), PropagationOptions(around=1, steps=(2, 1))
+    )
+    own = alike.own.view(24, 32, 2)
+    points = own.clone()
+    points[12, 16] += torch.tensor([6.0, -4.0])
+    moved = ((propagate(points, alike) - own) == torch.tensor([6.0, -4.0])).all(dim=2)
+    expected = torch.zeros(24, 32, dtype=torch.bool)
+    expected[9:16, 13:20] = True
+    assert (moved == expected).all()

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from coam.geometry.coordinates import cell_centres
-from coam.matching.refine import RefinedPoints, refine_paper, refine_quadratic, refine_softargmax
+from coam.matching.refine import (
+    RefinedPoints,
+    fine_logit_scale,
+    refine_paper,
+    refine_quadratic,
+    refine_softargmax,
+    seek,
+)
 
 COLUMNS, ROWS, STEP = 12, 9, 4.0
 GRID = cell_centres(COLUMNS, ROWS, STEP)
@@ -229,3 +236,121 @@ def test_no_matches_in_the_window():
     refined = refine_softargmax(torch.zeros(0, 8), torch.ones(8, 4, 4), torch.zeros(0, 2), 2.0, 2, 1.0)
     assert refined.points.shape == (0, 2)
     assert refined.peak.shape == refined.spread.shape == (0,)
+
+
+# ---- against plain loops, on descriptors without any order
+
+
+def unordered(count: int, seed: int) -> Tensor:
+    return torch.randn(count, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_quadratic_surface_by_a_plain_loop():
+    columns, rows, step = 4, 3, 6.0
+    grid = cell_centres(columns, rows, step)
+    features, query = unordered(12, 1), unordered(60, 2)
+    index = torch.arange(60) % 12
+    refined = refine_quadratic(query, features, index, columns, rows, grid)
+    kinds = set()
+    for k in range(60):
+        row, column = divmod(int(index[k]), columns)
+        value = {
+            (r, c): float(query[k] @ features[(row + r) * columns + column + c])
+            for r in (-1, 0, 1)
+            for c in (-1, 0, 1)
+            if 0 <= row + r < rows and 0 <= column + c < columns
+        }
+        slope, bend = {"x": 0.0, "y": 0.0}, {"x": 0.0, "y": 0.0}
+        for axis, before, after in (("x", (0, -1), (0, 1)), ("y", (-1, 0), (1, 0))):
+            if before in value and after in value:
+                slope[axis] = (value[after] - value[before]) / 2
+                bend[axis] = value[after] + value[before] - 2 * value[0, 0]
+        twist = 0.0
+        if len(value) == 9:
+            twist = (value[1, 1] - value[1, -1] - value[-1, 1] + value[-1, -1]) / 4
+        hessian = torch.tensor([[bend["x"], twist], [twist, bend["y"]]], dtype=torch.float64)
+        offset = [-slope[a] / bend[a] if bend[a] < 0 else 0.0 for a in ("x", "y")]
+        kind = "alone"
+        if bend["x"] < 0 and torch.linalg.det(hessian) > 1e-12:
+            top = torch.linalg.solve(hessian, -torch.tensor([slope["x"], slope["y"]], dtype=torch.float64))
+            if top.abs().max() <= 1:
+                offset, kind = top.tolist(), "joint"
+        kinds.add((kind, len(value)))
+        offset = [min(max(o, -0.5), 0.5) for o in offset]
+        expected = [column * step + 2.5 + offset[0] * step, row * step + 2.5 + offset[1] * step]
+        assert refined.points[k].tolist() == pytest.approx(expected, abs=1e-3)
+        height = value[0, 0] + 0.5 * (slope["x"] * offset[0] + slope["y"] * offset[1])
+        assert refined.peak[k].item() == pytest.approx(height, abs=1e-4)
+        width = [step / math.sqrt(-bend[a]) if bend[a] < 0 else math.inf for a in ("x", "y")]
+        assert refined.spread[k].item() == pytest.approx(math.hypot(*width), rel=1e-3)
+    assert {("joint", 9), ("alone", 9), ("alone", 4)} <= kinds
+
+
+def test_the_papers_mean_by_a_plain_loop():
+    columns, rows, step = 4, 3, 6.0
+    grid = cell_centres(columns, rows, step)
+    features, query = unordered(12, 3), unordered(24, 4)
+    index = torch.arange(24) % 12
+    refined = refine_paper(query, features, index, columns, rows, grid)
+    for k in range(24):
+        row, column = divmod(int(index[k]), columns)
+        near = [
+            r * columns + c
+            for r in range(max(row - 1, 0), min(row + 2, rows))
+            for c in range(max(column - 1, 0), min(column + 2, columns))
+        ]
+        weight = features[near] @ query[k]
+        weight = (weight - weight.min()) / (weight - weight.min()).sum()
+        mean = weight @ grid[near].float()
+        torch.testing.assert_close(refined.points[k], mean, atol=1e-4, rtol=1e-5)
+        assert refined.peak[k].item() == pytest.approx(weight.max().item(), rel=1e-4)
+        away = (grid[near].float() - mean).square().sum(dim=1)
+        assert refined.spread[k].item() == pytest.approx(float(weight @ away) ** 0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("stride", "radius"), [(2.0, 1), (4.0, 2)])
+def test_the_softmax_mean_by_a_plain_loop(stride, radius):
+    height, width = 5, 7
+    fine = unordered(35, 5).t().reshape(5, height, width)
+    query = unordered(30, 6)
+    centres = (torch.rand(30, 2, generator=torch.Generator().manual_seed(7)) * 1.2 - 0.1) * torch.tensor(
+        [width * stride, height * stride]
+    )
+    refined = refine_softargmax(query, fine, centres, stride, radius, 0.7)
+    for k in range(30):
+        column = min(max(round((centres[k, 0].item() + 0.5) / stride - 0.5), 0), width - 1)
+        row = min(max(round((centres[k, 1].item() + 0.5) / stride - 0.5), 0), height - 1)
+        cells = [
+            (c, r)
+            for r in range(max(row - radius, 0), min(row + radius + 1, height))
+            for c in range(max(column - radius, 0), min(column + radius + 1, width))
+        ]
+        weight = torch.stack([fine[:, r, c] @ query[k] * 0.7 for c, r in cells]).softmax(dim=0)
+        place = (torch.tensor(cells) + 0.5) * stride - 0.5
+        mean = weight @ place
+        torch.testing.assert_close(refined.points[k], mean, atol=1e-4, rtol=1e-5)
+        assert refined.peak[k].item() == pytest.approx(weight.max().item(), rel=1e-4)
+        away = (place - mean).square().sum(dim=1)
+        assert refined.spread[k].item() == pytest.approx(float(weight @ away) ** 0.5, rel=1e-3, abs=1e-4)
+
+
+def test_what_is_sought_is_what_lies_between_the_cells_here():
+    fine0, fine1 = torch.randn(2, 16, 6, 8, generator=torch.Generator().manual_seed(8)).unbind()
+    points0 = torch.tensor([[3.5, 5.5], [6.0, 4.5]])  # between four cells of stride 2; a quarter from one
+    near1 = torch.tensor([[6.5, 4.5], [8.5, 6.5]])
+    query = torch.stack([fine0[:, 2:4, 1:3].mean(dim=(1, 2)), 0.25 * fine0[:, 2, 2] + 0.75 * fine0[:, 2, 3]])
+    assert fine_logit_scale(16) == 0.25
+    expected = refine_softargmax(query, fine1, near1, 2, 1, 0.25)
+    found = seek(fine0, fine1, points0, near1, 2, 1)
+    torch.testing.assert_close(found.points, expected.points, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(found.spread, expected.spread, atol=1e-4, rtol=1e-4)
+
+
+def test_a_grid_of_one_row_or_column_keeps_its_place_across():
+    for columns, rows in ((5, 1), (1, 5)):
+        grid = cell_centres(columns, rows, 4.0)
+        values = torch.tensor([0.0, 0.5, 0.9, 0.7, 0.0]).view(5, 1)
+        refined = refine_quadratic(torch.ones(1, 1), values, torch.tensor([2]), columns, rows, grid)
+        along, across = (0, 1) if rows == 1 else (1, 0)
+        assert refined.points[0, along].item() == pytest.approx(9.5 + 4 * 0.1 / 0.6)
+        assert refined.points[0, across].item() == 1.5

@@ -39,6 +39,7 @@ from coam.matcher.turns import TurnScout
 from coam.matcher.views import EncodedViews, View, ViewPair
 from coam.matching.coarse import CoarseMatches, coarse_matches
 from coam.matching.dense import Candidates, matching_for
+from coam.matching.mutual import one_by_one, run_side_by_side
 from coam.matching.pair_score import overlap_probability
 from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Preset
 from coam.models.outputs import DenseDescriptors, EncodedImage
@@ -373,10 +374,23 @@ class Matcher:
     def _look_coarsely(
         self, seen: tuple[EncodedViews, EncodedViews], pairs: Sequence[ViewPair]
     ) -> list[CoarseMatches] | None:
-        """Coarse matches of pairs of views, those of one size as a batch; None where the network has none."""
-        for photo, views in zip(seen, zip(*pairs, strict=True), strict=True):
-            photo.encode_all(views)
+        """Coarse matches of pairs of views; None where the network has none.
+
+        So few cells gain nothing from a second core: each core of a CPU takes pairs of its own, one by one,
+        so matches do not depend on the number of cores. Another device takes those of one size as a batch.
+        """
+        run = run_side_by_side if self.device.type == "cpu" else one_by_one
+        views = zip(*pairs, strict=True)
+        run([partial(photo.encode_all, own) for photo, own in zip(seen, views, strict=True)])
         encoded = [(seen[0][view0], seen[1][view1]) for view0, view1 in pairs]
+        shares = [encoded] if run is one_by_one else [[pair] for pair in encoded]
+        found = run([partial(self._matched_coarsely, share) for share in shares])
+        return None if None in found else [each for share in found for each in share or ()]
+
+    def _matched_coarsely(
+        self, encoded: Sequence[tuple[EncodedImage, EncodedImage]]
+    ) -> list[CoarseMatches] | None:
+        """Coarse matches of encoded pairs; None where the network has no coarse descriptors."""
         described = coarse_pairs(self.network, encoded)
         if described is None:
             return None

@@ -71,3 +71,44 @@ def test_a_matcher_against_itself_is_a_draw() -> None:
     assert found.difference.value == 0
     assert found.probability_b_better == 0.5
     assert not found.significant
+
+
+def test_intervals_are_quantiles_of_means_of_drawn_sequences() -> None:
+    """The same draws, sorted by hand: 25th and 975th of a thousand."""
+    values = np.random.default_rng(5).random(12)
+    sequences = np.repeat(np.arange(6), 2)
+    draws = np.random.default_rng(3).integers(0, 6, (1000, 6))
+    means = sorted(values.reshape(6, 2)[draw].mean() for draw in draws)
+    found = bootstrap(mean_of(values), sequences.tolist(), resamples=1000, seed=3)
+    assert found.value == pytest.approx(values.mean())
+    assert (found.low, found.high) == pytest.approx((means[24], means[974]))
+    assert np.isnan(bootstrap(mean_of(values), sequences.tolist(), resamples=0).low)
+
+
+def test_every_sequence_is_drawn() -> None:
+    for special in range(8):
+        found = bootstrap(mean_of(np.eye(8)[special]), list(range(8)))
+        assert (found.low, found.high) == (0.0, pytest.approx(0.375))  # three of eight draws, one in fifty
+
+
+def test_samples_in_which_nothing_is_known_are_left_out() -> None:
+    def known_mean(index):
+        values = np.array([0.25, np.nan, np.nan])[index]
+        return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+    found = bootstrap(known_mean, ["a", "b", "c"])
+    assert (found.low, found.high) == (0.25, 0.25)
+    assert np.isnan(bootstrap(lambda index: float("nan"), ["a", "b"]).low)
+
+
+def test_half_of_the_resamples_may_favour_either() -> None:
+    """b is better on one sequence, worse on another, the same on a third: ties count half."""
+    a, b = np.zeros(3), np.array([1.0, -1.0, 0.0])
+    found = compare_paired(mean_of(a), mean_of(b), list(range(3)), resamples=4000)
+    assert found.probability_b_better == pytest.approx(0.5, abs=0.02)
+    assert found.difference.value == 0
+    worse = compare_paired(mean_of(np.ones(9)), mean_of(np.zeros(9)), list(range(9)))
+    assert (worse.probability_b_better, worse.significant, worse.difference.high) == (0.0, True, -1.0)
+    failed = np.full(9, np.inf)
+    assert compare_paired(mean_of(failed), mean_of(failed), list(range(9))).difference == (0, 0, 0)
+    assert np.isnan(compare_paired(mean_of(a), mean_of(b), ["x"] * 3).probability_b_better)

@@ -5,6 +5,7 @@ from coam.evaluation.metrics.measures import (
     accuracy_below,
     calibration,
     error_auc,
+    fpr_at_tpr,
     matching_accuracy,
     roc_auc,
     roc_curve,
@@ -87,3 +88,39 @@ def test_probability_one_falls_in_the_last_bin() -> None:
     rows, error = calibration([1.0], [1])
     assert rows == [{"predicted": 1.0, "observed": 1.0, "count": 1.0}]
     assert error == 0
+
+
+def test_false_alarms_at_a_wanted_share_of_hits() -> None:
+    scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    positive = [True, True, False, True, False, True]
+    assert fpr_at_tpr(scores, positive, 0.5) == 0.0  # at .8: two of four, no alarm
+    assert fpr_at_tpr(scores, positive, 0.51) == 0.5  # at .6: one alarm of two
+    assert fpr_at_tpr(scores, positive, 0.75) == 0.5
+    assert fpr_at_tpr(scores, positive, 1.0) == 1.0
+    assert np.isnan(fpr_at_tpr([0.1, 0.2], [True, True], 0.5))
+    assert np.isnan(fpr_at_tpr([0.1, 0.2], [False, False], 0.5))
+
+
+def test_rates_of_ties_and_of_one_kind_only() -> None:
+    fpr, tpr, thresholds = roc_curve([0.5, 0.5, 0.2], [True, False, False])
+    assert (fpr.tolist(), tpr.tolist()) == ([0, 0.5, 1], [0, 1, 1])
+    assert thresholds.tolist() == [np.inf, 0.5, 0.2]
+    fpr, tpr, _ = roc_curve([0.5, 0.4], [False, False])
+    assert (fpr.tolist(), tpr.tolist()) == ([0, 0.5, 1], [0, 0, 0])
+    fpr, tpr, _ = roc_curve([0.5, 0.4], [True, True])
+    assert (fpr.tolist(), tpr.tolist()) == ([0, 0, 0], [0, 0.5, 1])
+
+
+def test_calibration_counts_filled_bins_by_their_share() -> None:
+    rows, error = calibration([0.05, 0.32, 0.38, 0.95], [0, 1, 0, 0], bins=5)
+    assert rows == [
+        {"predicted": 0.05, "observed": 0.0, "count": 1.0},
+        {"predicted": pytest.approx(0.35), "observed": 0.5, "count": 2.0},
+        {"predicted": 0.95, "observed": 0.0, "count": 1.0},
+    ]
+    assert error == pytest.approx((0.05 + 2 * 0.15 + 0.95) / 4)
+
+
+def test_accuracies_of_nothing_are_nan() -> None:
+    assert np.isnan(accuracy_below([], 5.0))
+    assert accuracy_below([1.0], 5.0) == 1.0
