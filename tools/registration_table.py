@@ -30,6 +30,7 @@ from coam.data.photo_bank import aligned_groups
 from coam.evaluation.matchers.intensities import METHODS
 from coam.evaluation.reports.text import figure_cell
 from coam.evaluation.runner import Report, read_report
+from coam.models.registry import MODELS
 
 MATCHERS = (
     "cdunet-lite1", "aliked+lightglue", "xfeat", "rootsift", "phase-correlation", "ecc", "mutual-information",
@@ -75,18 +76,22 @@ def table(reports: list[Report], command: str) -> Result:
     rows.append(["sure but wrong, of those accepted (shares of all)", *wrong, "-"])
     seconds = [f"{report['run']['median_seconds_per_pair']:.1f}" for report in reports]
     rows.append(["seconds a pair, median", *seconds, "-"])
-    ours = {r["matcher"]["matcher"]: r["matcher"]["model_hash"] for r in reports[:1]}
     names = [report["matcher"]["matcher"] for report in reports]
+    hashes = {name: str(report["matcher"]["model_hash"]) for name, report in zip(names, reports, strict=True)}
+    ours = {name: digest for name, digest in hashes.items() if name in MODELS}
     return Result(command, __version__, ours, ["pairs", *names, CEILING], rows)
 
 
 def with_kept(new: Result, old: Result) -> Result:
-    """A table with the columns of `old` whose matchers `new` lacks; rows are the new one's, in its order."""
-    lines = {row[0]: row[1:] for row in old.rows}
-    kept = [name for name in old.columns[1:-1] if name not in new.columns]
-    place = {name: number for number, name in enumerate(old.columns[1:])}
-    rows = [[*row[:-1], *(lines[row[0]][place[name]] for name in kept), row[-1]] for row in new.rows]
-    return replace(new, columns=[*new.columns[:-1], *kept, new.columns[-1]], rows=rows)
+    """The columns of `old`, those that `new` has too from there, and then those that only `new` has."""
+    names = [*old.columns[1:-1], *(name for name in new.columns[1:-1] if name not in old.columns)]
+    rows = []
+    for line in new.rows:
+        before = dict(zip(old.columns, next(row for row in old.rows if row[0] == line[0]), strict=True))
+        cells = before | dict(zip(new.columns, line, strict=True))
+        rows.append([line[0], *(cells[name] for name in names), line[-1]])
+    columns = [new.columns[0], *names, new.columns[-1]]
+    return replace(new, weights=old.weights | new.weights, columns=columns, rows=rows)
 
 
 def _sure_but_wrong(report: Report) -> str:

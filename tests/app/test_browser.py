@@ -446,7 +446,8 @@ def test_a_turned_example_is_found_and_swapped_photos_are_new_ones(page, address
     until(page, f"([a, b]) => {{ const s = {sizes}; return s[0] === b && s[1] === a; }}", before)
     page.wait_for_timeout(600)
     page.click("#match-start")
-    assert "overlap score" in answer(page, "match-status", "overlap score", words)
+    answer(page, "match-status", "…")  # at work: the words may be the same in the end
+    assert "overlap score" in answer(page, "match-status", "overlap score")
 
 
 @pytest.mark.parametrize("kind", ["broken", "huge"])

@@ -73,7 +73,7 @@ def test_columns_of_matchers_that_were_not_run_are_kept() -> None:
         return Result("a command", "0.1.0", {}, ["pairs", *names, "limit"], rows)
 
     old = made(["ours", "sift"], [["all (2)", "1", "2", "3"], ["seconds", "4", "5", "-"]])
-    new = made(["ours"], [["all (2)", "9", "8"], ["seconds", "7", "-"]])
+    new = made(["late", "ours"], [["all (2)", "7", "9", "8"], ["seconds", "6", "0", "-"]])
     kept = with_kept(new, old)
-    assert kept.columns == ["pairs", "ours", "sift", "limit"]
-    assert kept.rows == [["all (2)", "9", "2", "8"], ["seconds", "7", "5", "-"]]
+    assert kept.columns == ["pairs", "ours", "sift", "late", "limit"]
+    assert kept.rows == [["all (2)", "9", "2", "7", "8"], ["seconds", "0", "5", "6", "-"]]
