@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("photos", type=int, nargs="*", default=[100])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workers", type=int, default=1, help="of verification and of the mapper")
-    parser.add_argument("--mapper", default=None, help="incremental, global or auto")
+    parser.add_argument("--mapper", default=None, help="incremental or global")
     parser.add_argument("--row", action="store_true", help="run one size here and print JSON")
     chosen = parser.parse_args()
     out = chosen.out or Path(tempfile.mkdtemp(prefix="coam-mapping-"))

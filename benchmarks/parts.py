@@ -180,7 +180,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "search": search,
     **{name: lambda options, name=name: preset(name, options) for name in PRESETS},
     "backends": backends,
-    "pairs": lambda options: from_files(options.repeats),
+    "pairs": lambda options: from_files(options.repeats, options.photos),
     "peers": peers,
     "many": many,
     "growth": growth,

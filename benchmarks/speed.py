@@ -17,7 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported; as the command line does
+# Read when torch is imported; as the command line does
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import torch
 
@@ -54,6 +56,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--repeats", type=int, default=3, help="the fastest of so many runs counts")
     parser.add_argument("--images", type=int, default=50, help="photos of match_many")
+    parser.add_argument(
+        "--photos", type=Path, help="pairs for the part `pairs`, as `coam eval pair-score` takes them"
+    )
     parser.add_argument("--parts", help=f"only these, by comma: {', '.join(PARTS)}")
     parser.add_argument("--large", action="store_true", help="also the search on 256 x 256 positions")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"), help="where all figures go")
@@ -66,6 +71,7 @@ def run_part(part: str, options: argparse.Namespace) -> list[Row]:
     command = [sys.executable, "-m", "benchmarks.speed", "--part", part, "--size", str(options.size)]
     command += ["--threads", str(options.threads), "--repeats", str(options.repeats)]
     command += ["--images", str(options.images)] + (["--large"] if options.large else [])
+    command += ["--photos", str(options.photos)] if options.photos else []
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         sys.exit(f"the part {part!r} failed:\n{child.stderr}")

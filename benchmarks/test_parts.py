@@ -1,11 +1,13 @@
 """`make bench`: what cannot be measured is said, and times are counted for each pair."""
 
+import shutil
 from argparse import Namespace
 
 import pytest
 
-from benchmarks import parts
+from benchmarks import from_files, parts
 from benchmarks.speed import line_of, with_ratio
+from coam import samples
 
 OPTIONS = Namespace(size=64, repeats=1, images=8, large=False)
 
@@ -48,3 +50,21 @@ def test_growth_with_size_and_grid(monkeypatch):
     assert [row["stage"].split()[-1] for row in grids] == ["16^2", "64^2"]
     assert grids[1]["cpu_seconds"] > 2 * grids[0]["cpu_seconds"]  # 256 times as many similarities
     assert len(rows) == 3
+
+
+def test_pairs_of_a_folder_are_timed_by_kind(tmp_path, monkeypatch):
+    for name in "abc":
+        shutil.copy(samples.motorcycle().left, tmp_path / f"{name}.png")
+    (tmp_path / "pairs.txt").write_text("a.png b.png 1\na.png c.png 0\nb.png c.png 1\n")
+    seen = []
+    found = {name: lambda a, b, name=name: seen.append((name, a.stem + b.stem)) for name in ("coam", "other")}
+    monkeypatch.setattr(from_files, "matchers", lambda: found)
+    rows = list(from_files.from_files(2, tmp_path))
+    assert [row["stage"] for row in rows] == [
+        "coam: right pairs",
+        "coam: different places",
+        "other: right pairs",
+    ]
+    # One round to warm up and two that count, each pair by both matchers in turn.
+    assert seen == [(name, pair) for pair in ("ab", "bc", "ac") for name in found] * 3
+    assert all(0 < row["seconds"] < 1 for row in rows)

@@ -1,24 +1,30 @@
 """The probability of `coam register` that a result is right: fitted to pairs with truth and to wrong pairs.
 
-    python tools/registration_table.py DATA OUT --groups ALIGNED_VAL
-    python tools/calibrate_registration.py OUT
+    python tools/make_registration_pairs.py TRAINING OUT
+    python tools/registration_table.py DATA TABLE --groups ALIGNED_VAL
+    python tools/calibrate_registration.py OUT --on TABLE
 
 Each pair of OUT/pairs is a true one, whose landmarks decide whether the registration is right; matches are
-those of the table. Its first image with the second image of another place of the same kind is a wrong one;
-their matches are kept in OUT/calibration. Prints how often the probability in the package is right, then
-WEIGHTS and BIAS of `coam.registration.quality` fitted anew, and how these do on pairs left out of the fit (by
-scene, five parts).
+in OUT/eval. Its first image with the second image of another place of the same kind is a wrong one; their
+matches are kept in OUT/calibration. Prints FOUND (right ones against wrong pairs) and HOLDS (true pairs,
+right ones against others) of `coam.registration.quality` fitted anew, and how often the probability is right
+on pairs left out of the fit (by scene, five parts), and as it is in the package.
+
+--on: pairs that nothing was fitted to; what the probability of the package is worth on them goes, with the
+line of the left-out ones, to docs/results/registration-confidence.json; then: make docs-tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from docs_tables import RESULTS, Result, markdown
 
+from coam import __version__
 from coam.evaluation.benchmarks.registration import REGISTRATION, load_registration
 from coam.evaluation.matchers.by_name import MatcherSpec, find_matcher
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
@@ -26,23 +32,40 @@ from coam.evaluation.predictions import PredictionStore, predict
 from coam.geometry.homography import fit_homography
 from coam.geometry.motions import misses
 from coam.progress import progress
-from coam.registration.fitting import FitOptions, fit_transform
+from coam.registration.fitting import fit_transform
 from coam.registration.quality import (
-    BIAS,
-    FEATURES,
-    RIGHT_PIXELS,
-    RIGHT_SHARE,
+    FOUND,
+    FOUND_BY,
+    HOLDS,
+    HOLDS_BY,
     SURE,
-    WEIGHTS,
-    features,
+    found_by,
+    holds_by,
     judge,
-    relative_error,
+    right_within,
 )
 from coam.types import Matches
 
 RIDGE = 0.3  # of the weights of standardised features: some pairs are told apart perfectly
-MODEL = "homography"  # what `auto` begins with; local models take long and have nearly the same features
-ONE_PLACE = ("courtyard-day", "courtyard-night")  # kinds whose pairs all show the same place
+# More of a feature makes a registration more or less likely right, whatever few pairs of the others say
+SIGNS = {"log_inliers": 1, "inlier_share": 1, "coverage": 1, "same_place": 1, "against": -1}
+WRONG = "wrong"  # the kind of wrong pairs
+# Kinds whose pairs all show the same place
+ONE_PLACE = ("courtyard", "courtyard-day", "courtyard-night", "day_night", "world")
+MARKED_BY_HAND = "dev_multimodal"  # marks may be wrong themselves: see `coam eval registration`
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One pair: what the probability is computed from, and whether the registration is right."""
+
+    name: str
+    kind: str
+    scene: str
+    found_by: np.ndarray | None  # (F,) of `FOUND_BY`; None: there is no transform
+    holds_by: np.ndarray | None  # (G,) of `HOLDS_BY`
+    error: float  # mean miss of the landmarks, pixels; inf: of a wrong pair
+    right: bool
 
 
 def wrong_pairs(pairs: list[EvaluationPair]) -> list[EvaluationPair]:
@@ -51,7 +74,7 @@ def wrong_pairs(pairs: list[EvaluationPair]) -> list[EvaluationPair]:
     for pair in pairs:
         kinds.setdefault(pair.subsets[-1], []).append(pair)
     return [
-        EvaluationPair(f"{a.name}--{b.name}", a.image0, b.image1, sequence=a.name, subsets=("wrong",))
+        EvaluationPair(f"{a.name}--{b.name}", a.image0, b.image1, sequence=a.name, subsets=(WRONG,))
         for kind, members in kinds.items()
         if kind not in ONE_PLACE and len(members) > 1
         for a, b in zip(members, members[1:] + members[:1], strict=True)
@@ -66,25 +89,46 @@ def matched(pairs: list[EvaluationPair], spec: MatcherSpec, folder: Path) -> Ite
     return store.read(pairs)
 
 
-def row_of(matches: Matches, landmarks: np.ndarray | None) -> tuple[np.ndarray, bool] | None:
-    """Features and whether the registration is right; None where there is no transform."""
-    fit = fit_transform(matches.points0, matches.points1, matches.size1, FitOptions(model=MODEL))
+def judged(pair: EvaluationPair, matches: Matches) -> Judged:
+    """The registration of one pair, by the fit that `coam register` begins with."""
+    kind = pair.subsets[-1] if MARKED_BY_HAND not in pair.subsets else MARKED_BY_HAND
+    fit = fit_transform(matches.points0, matches.points1, matches.size1)
     if fit is None:
-        return None
+        return Judged(pair.name, kind, pair.sequence, None, None, np.inf, False)
     both = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
-    q = judge(fit, *both, (matches.size0, matches.size1), matches.overlap)
-    error = relative_error(q.held_out_error, matches.size1)
-    values = np.array(features(q.inliers, q.inlier_share, q.coverage, error, q.same_place))
-    if landmarks is None:
-        return values, False
-    own = fit_homography(landmarks[:, :2], landmarks[:, 2:])
-    slack = 0.0 if own is None else 2 * float(misses(own, landmarks[:, :2], landmarks[:, 2:]).mean())
-    error = float(np.linalg.norm(fit.transform.points(landmarks[:, :2]) - landmarks[:, 2:], axis=1).mean())
-    return values, error <= max(RIGHT_PIXELS, RIGHT_SHARE * max(matches.size1), slack)
+    sizes = matches.size0, matches.size1
+    quality = judge(fit, *both, sizes, matches.overlap)
+    values = np.array(found_by(quality)), np.array(holds_by(quality))
+    if pair.correspondences is None:
+        return Judged(pair.name, kind, pair.sequence, *values, np.inf, False)
+    marks = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+    error = float(np.linalg.norm(fit.transform.points(marks[0]) - marks[1], axis=1).mean())
+    bearable = right_within(matches.size1)
+    ideal = fit_homography(*marks) if kind == MARKED_BY_HAND else None
+    if ideal is not None:
+        bearable = max(bearable, 2 * float(misses(ideal, *marks).mean()))
+    return Judged(pair.name, kind, pair.sequence, *values, error, error <= bearable)
 
 
-def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights (F,) and bias of a ridge-regularised logistic regression, in units of the features."""
+def fit_logistic(
+    x: np.ndarray, y: np.ndarray, signs: Sequence[int] | None = None
+) -> tuple[np.ndarray, float]:
+    """Weights (F,) and bias of a ridge-regularised logistic regression, in units of the features.
+
+    signs: of the weights; a feature whose weight would have the other one is left out, the worst first.
+    """
+    free = np.ones(x.shape[1], bool)
+    while True:
+        found, bias = _fit_free(x[:, free], y)
+        weights = np.zeros(x.shape[1])
+        weights[free] = found
+        against = np.zeros(len(weights)) if signs is None else -weights * signs * x.std(axis=0)
+        if against.max() <= 0:
+            return weights, bias
+        free[against.argmax()] = False
+
+
+def _fit_free(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
     z = np.column_stack([(x - mean) / spread, np.ones(len(x))])
     w = np.zeros(z.shape[1])
@@ -102,15 +146,68 @@ def probability(x: np.ndarray, weights: np.ndarray, bias: float) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x @ weights + bias, -60, 60)))
 
 
-def told(name: str, found: np.ndarray, right: np.ndarray) -> None:
-    """Print how often probabilities are right, and how many pass the limits."""
-    for limit in (0.5, SURE, 0.95):
-        passed = found >= limit
-        print(
-            f"{name}, at {limit}: {int((passed & right).sum())} of {int(right.sum())} right ones pass, "
-            f"{int((passed & ~right).sum())} of {int((~right).sum())} wrong ones"
-        )
-    print(f"{name}: Brier {float(np.mean((found - right) ** 2)):.4f}")
+def fit_both(rows: list[Judged]) -> tuple[np.ndarray, np.ndarray]:
+    """FOUND and HOLDS of `coam.registration.quality`: weights, then the bias."""
+    there = [row for row in rows if row.found_by is not None]
+    place = [row for row in there if row.right or row.kind == WRONG]
+    whole = [row for row in there if row.kind != WRONG]
+    found = []
+    for some, names, values in (
+        (place, FOUND_BY, [row.found_by for row in place]),
+        (whole, HOLDS_BY, [row.holds_by for row in whole]),
+    ):
+        right = np.array([float(row.right) for row in some])
+        weights, bias = fit_logistic(np.array(values), right, [SIGNS[name] for name in names])
+        found.append(np.append(weights, bias))
+    return found[0], found[1]
+
+
+def probabilities(rows: list[Judged], found: np.ndarray, holds: np.ndarray) -> np.ndarray:
+    """(N,) that each row is right; 0 without a transform."""
+    return np.array(
+        [
+            0.0
+            if row.found_by is None or row.holds_by is None
+            else probability(row.found_by, found[:-1], found[-1])
+            * probability(row.holds_by, holds[:-1], holds[-1])
+            for row in rows
+        ]
+    )
+
+
+def left_out(rows: list[Judged]) -> np.ndarray:
+    """The probability (N,) of each row by a fit without its fifth of the scenes."""
+    numbers = {scene: index % 5 for index, scene in enumerate(dict.fromkeys(row.scene for row in rows))}
+    part = np.array([numbers[row.scene] for row in rows])
+    found = np.zeros(len(rows))
+    for fold in range(5):
+        fitted = fit_both([row for row, other in zip(rows, part != fold, strict=True) if other])
+        asked = [row for row, here in zip(rows, part == fold, strict=True) if here]
+        found[part == fold] = probabilities(asked, *fitted)
+    return found
+
+
+def as_shipped(rows: list[Judged]) -> np.ndarray:
+    """The probability (N,) of each row by the package."""
+    return probabilities(rows, np.array(FOUND), np.array(HOLDS))
+
+
+def told(name: str, rows: list[Judged], found: np.ndarray) -> list[str]:
+    """A row of the table: how many are right and wrong, and how many of each are accepted."""
+    right = np.array([row.right for row in rows])
+    sure = found >= SURE
+    cells = [f"{int((sure & some).sum())} of {int(some.sum())}" for some in (right, ~right)]
+    return [name, str(len(rows)), *cells, f"{float(np.mean((found - right) ** 2)):.3f}"]
+
+
+def by_kind(name: str, rows: list[Judged], found: np.ndarray) -> list[list[str]]:
+    """`told` of all rows and of each kind."""
+    kinds = dict.fromkeys(row.kind for row in rows)
+    table = [told(name, rows, found)]
+    for kind in kinds:
+        some = [index for index, row in enumerate(rows) if row.kind == kind]
+        table.append(told(f"{name}: {kind}", [rows[i] for i in some], found[some]))
+    return table
 
 
 def main() -> None:
@@ -119,47 +216,51 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path)
+    parser.add_argument("--on", type=Path, help="OUT of registration_table.py: pairs nothing was fitted to")
     parser.add_argument("-m", "--matcher", default="cdunet-lite1", help="a name or a .safetensors file")
-    parser.add_argument("--limit", type=int, help="at most so many wrong pairs")
+    parser.add_argument("--limit", type=int, default=48, help="at most so many wrong pairs")
     parser.add_argument(
         "--right", nargs="*", default=[], help="names A--B of wrong pairs that are right after all"
     )
     options = parser.parse_args()
     spec = find_matcher(options.matcher)
     true = load_registration(options.out / "pairs")
-    wrong = [pair for pair in wrong_pairs(true) if pair.name not in options.right]
-    wrong = limit_pairs(wrong, options.limit)
+    wrong = limit_pairs([pair for pair in wrong_pairs(true) if pair.name not in options.right], options.limit)
     found = [
         *zip(true, matched(true, spec, options.out / "eval" / spec.name), strict=True),
         *zip(wrong, matched(wrong, spec, options.out / "calibration"), strict=True),
     ]
-    rows, labels, scenes, names, nothing = [], [], [], [], 0
-    for pair, matches in found:
-        row = row_of(matches, pair.correspondences)
-        if row is None:
-            nothing += 1
-            continue
-        rows.append(row[0])
-        labels.append(row[1])
-        scenes.append(pair.sequence)
-        names.append(pair.name)
-    x, y = np.array(rows), np.array(labels)
-    print(f"{len(y)} fits: {int(y.sum())} right, {int((~y).sum())} wrong; {nothing} without a transform")
-    shipped = probability(x, np.array(WEIGHTS), BIAS)
-    told("as shipped", shipped, y)
-    number = {scene: index % 5 for index, scene in enumerate(dict.fromkeys(scenes))}
-    part = np.array([number[scene] for scene in scenes])
-    left_out = np.zeros(len(y))
-    for fold in range(5):
-        weights, bias = fit_logistic(x[part != fold], y[part != fold].astype(float))
-        left_out[part == fold] = probability(x[part == fold], weights, bias)
-    weights, bias = fit_logistic(x, y.astype(float))
-    print("FEATURES =", FEATURES)
-    print("WEIGHTS =", tuple(round(float(w), 3) for w in weights), "BIAS =", round(bias, 3))
-    told("fitted anew, left out", left_out, y)
-    for title, values in (("as shipped", shipped), ("left out", left_out)):
-        for i in np.argsort(-np.abs(values - y))[:8]:
-            print(json.dumps([title, names[i], round(float(values[i]), 3), bool(y[i])]))
+    rows = [judged(pair, matches) for pair, matches in found]
+    fitted = fit_both(rows)
+    for name, by, weights in (("FOUND", FOUND_BY, fitted[0]), ("HOLDS", HOLDS_BY, fitted[1])):
+        print(f"{name} = {tuple(round(float(w), 2) for w in weights)}  # {', '.join(by)}, bias")
+    kept = left_out(rows)
+    table = by_kind("left out of the fit", rows, kept)
+    for line in (*table, *by_kind("as in the package", rows, as_shipped(rows))):
+        print(" | ".join(line))
+    _print_sure_and_wrong(rows, kept)
+    if options.on is None:
+        return
+    pairs = load_registration(options.on / "pairs")
+    others = [
+        judged(pair, matches)
+        for pair, matches in zip(pairs, matched(pairs, spec, options.on / "eval" / spec.name), strict=True)
+    ]
+    shipped = as_shipped(others)
+    _print_sure_and_wrong(others, shipped)
+    columns = ["pairs", "how many", "right ones accepted", "wrong ones accepted", "Brier score"]
+    command = "python tools/calibrate_registration.py OUT --on TABLE"
+    ours = {spec.name: spec.model_hash}
+    lines = [table[0], *by_kind("the table's", others, shipped)]
+    result = Result(command, __version__, ours, columns, lines)
+    result.save(RESULTS / "registration-confidence.json")
+    print(markdown(result))
+
+
+def _print_sure_and_wrong(rows: list[Judged], found: np.ndarray) -> None:
+    for row, value in zip(rows, found, strict=True):
+        if value >= SURE and not row.right:
+            print(f"sure and wrong: {row.name}: {value:.2f}, {row.error:.1f} px")
 
 
 if __name__ == "__main__":

@@ -172,7 +172,8 @@ APP_PHONE = ("start", "match", "geometry", "warp", "reconstruct")
 
 def figure_app(make: Maker) -> list[Path]:
     """The web app's tabs, as the browser tests saw them: smaller on a wide screen, in a row on a phone."""
-    names = {tab: f"{tab}-wide" for tab in APP_TABS} | {"reconstruct": "reconstruct"}
+    names = {tab: f"{tab}-wide" for tab in APP_TABS}
+    names |= {"register": "register-checkerboard-wide", "reconstruct": "reconstruct"}
     made = [make.save(screenshot(file).resize((1000, 1154)), f"app_{tab}", 72) for tab, file in names.items()]
     phones = [screenshot(f"{tab}-phone") for tab in APP_PHONE]
     width, height = phones[0].size

@@ -1,6 +1,6 @@
 """The table of docs/register.md: `coam register` beside classical and trained ways, by one command.
 
-    python tools/registration_table.py DATA OUT --groups ALIGNED_VAL [-m cdunet-lite1 ...] [--most 16]
+    python tools/registration_table.py DATA OUT --groups ALIGNED_VAL [-m cdunet-lite1 ...] [--keep]
 
 DATA holds dev_multimodal/ (hand landmarks). ALIGNED_VAL holds the held-out groups season/ and thermal/ of
 aligned photos, as tools/make_training_data.py writes it; of each group two photos are taken, one seen through
@@ -16,11 +16,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from docs_tables import RESULTS, Result, markdown
+from docs_tables import RESULTS, Result, markdown, read_result
 from make_aligned_benchmark import write_pair as write_aligned
 from make_warp_benchmark import write_bundled
 
@@ -29,6 +30,7 @@ from coam.data.photo_bank import aligned_groups
 from coam.evaluation.matchers.intensities import METHODS
 from coam.evaluation.reports.text import figure_cell
 from coam.evaluation.runner import Report, read_report
+from coam.models.registry import MODELS
 
 MATCHERS = (
     "cdunet-lite1", "aliked+lightglue", "xfeat", "rootsift", "phase-correlation", "ecc", "mutual-information",
@@ -74,9 +76,22 @@ def table(reports: list[Report], command: str) -> Result:
     rows.append(["sure but wrong, of those accepted (shares of all)", *wrong, "-"])
     seconds = [f"{report['run']['median_seconds_per_pair']:.1f}" for report in reports]
     rows.append(["seconds a pair, median", *seconds, "-"])
-    ours = {r["matcher"]["matcher"]: r["matcher"]["model_hash"] for r in reports[:1]}
     names = [report["matcher"]["matcher"] for report in reports]
+    hashes = {name: str(report["matcher"]["model_hash"]) for name, report in zip(names, reports, strict=True)}
+    ours = {name: digest for name, digest in hashes.items() if name in MODELS}
     return Result(command, __version__, ours, ["pairs", *names, CEILING], rows)
+
+
+def with_kept(new: Result, old: Result) -> Result:
+    """The columns of `old`, those that `new` has too from there, and then those that only `new` has."""
+    names = [*old.columns[1:-1], *(name for name in new.columns[1:-1] if name not in old.columns)]
+    rows = []
+    for line in new.rows:
+        before = dict(zip(old.columns, next(row for row in old.rows if row[0] == line[0]), strict=True))
+        cells = before | dict(zip(new.columns, line, strict=True))
+        rows.append([line[0], *(cells[name] for name in names), line[-1]])
+    columns = [new.columns[0], *names, new.columns[-1]]
+    return replace(new, weights=old.weights | new.weights, columns=columns, rows=rows)
 
 
 def _sure_but_wrong(report: Report) -> str:
@@ -103,6 +118,9 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, help="at most so many pairs, evenly: a trial, no table is written"
     )
+    parser.add_argument(
+        "--keep", action="store_true", help="columns of matchers that are not named stay as they are"
+    )
     options = parser.parse_args()
     pairs = options.out / "pairs"
     if not pairs.is_dir():
@@ -112,14 +130,17 @@ def main() -> None:
         making.rename(pairs)
     names = options.matcher or list(MATCHERS)
     named = [word for name in names for word in ("-m", name)]
-    command = ["eval", "registration", "--root", str(pairs), *named, "-o", str(options.out / "eval")]
+    folders = [options.out / "eval" / name for name in names]
+    output = folders[0] if len(names) == 1 else options.out / "eval"
+    command = ["eval", "registration", "--root", str(pairs), *named, "-o", str(output)]
     if options.limit:
         command += ["--limit", str(options.limit)]
     print("$ coam", shlex.join(command), flush=True)
     subprocess.run([sys.executable, "-m", "coam", *command], check=True)
-    folders = [options.out / "eval" / name for name in names] if len(names) > 1 else [options.out / "eval"]
     shown = "python tools/registration_table.py DATA OUT --groups ALIGNED_VAL"
     result = table([read_report(folder) for folder in folders], shown)
+    if options.keep:
+        result = with_kept(result, read_result(RESULTS / "registration.json"))
     if options.limit:
         print(markdown(result))
     else:

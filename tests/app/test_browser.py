@@ -19,7 +19,7 @@ from PIL import Image
 pytest.importorskip("gradio")
 pytest.importorskip("playwright.sync_api")
 
-from coam import Warp, samples
+from coam import Registration, Warp, samples
 from coam.app.engine import has_stylizer
 from coam.types import Matches
 from support import REPOSITORY
@@ -28,7 +28,16 @@ from support.chromium import PATIENCE, chromium
 pytestmark = pytest.mark.browser
 CASTLE = REPOSITORY.parent / "shared" / "data" / "multiview" / "sceaux.tar"
 SCREENSHOTS = REPOSITORY / "out" / "screenshots"
-TABS = ("Match", "Warp", "Geometry", "Explain", *["Stylize"] * has_stylizer(), "Compare", "Reconstruct")
+TABS = (
+    "Match",
+    "Warp",
+    "Register",
+    "Geometry",
+    "Explain",
+    *["Stylize"] * has_stylizer(),
+    "Compare",
+    "Reconstruct",
+)
 
 
 @pytest.fixture(scope="module")
@@ -344,6 +353,72 @@ def test_one_pair_through_all_tabs(screen, address, tmp_path):
         keep(page, f"stylize-{name}")
 
 
+def test_register_lays_photo_2_on_photo_1_or_says_why_not(screen, address, tmp_path):
+    """Another sensor's view of the courtyard, turned and tilted; swipe, flicker, checkerboard, arrows."""
+    page, name = screen
+    photo = np.asarray(Image.open(samples.courtyard().image("day_01")).convert("RGB"))
+    matrix = np.array([[1.02, -0.06, 20.0], [0.05, 1.04, -12.0], [3e-5, -2e-5, 1.0]])  # photo 2 -> photo 1
+    size = photo.shape[1], photo.shape[0]
+    first, second = tmp_path / "first.jpg", tmp_path / "second.png"
+    Image.fromarray(photo).save(first, quality=95)
+    seen = Image.fromarray(255 - photo[..., 2]).transform(
+        size, Image.Transform.PERSPECTIVE, matrix.ravel()[:8], Image.Resampling.BICUBIC
+    )
+    seen.save(second)
+    open_app(page, address)
+    page.get_by_text("Settings: model").click()
+    upload_pair(page, (first, second))
+    open_tab(page, "Register")
+    page.click("#register-start")
+    words = answer(page, "register-status", "probability of")
+    report(f"register at 320 pixels, {name}: {words}")
+    assert "homography" in words
+    assert float(words.split("probability of ")[1].split()[0]) > 0.9
+    reasons = page.inner_text("#register-reasons")
+    assert "photo 2 covers" in reasons
+    assert "the simplest" in reasons
+    frame = inner(page, "register-page", "window.coamPage && coamPage.data.inliers > 200")
+    shown = "canvas.toDataURL()"
+    frame.wait_for_timeout(700)
+    seen_at = {}
+    for mode in ("swipe", "blend", "difference", "checkerboard", "residuals"):
+        frame.click(f"#mode-{mode}")
+        frame.wait_for_timeout(300)
+        seen_at[mode] = frame.evaluate(shown)
+        if mode in ("swipe", "checkerboard", "residuals"):
+            page.locator("#register-page").scroll_into_view_if_needed()
+            keep(page, f"register-{mode}-{name}")
+    assert len(set(seen_at.values())) == 5
+    frame.click("#mode-flicker")
+    frames = {frame.evaluate("coamPage.state.frame") for _ in range(8) if not frame.wait_for_timeout(250)}
+    assert frames == {0, 1}
+    frame.click("#mode-swipe")
+    box = frame.locator("#canvas").bounding_box()
+    page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
+    assert frame.evaluate("coamPage.state.at") < 0.4
+    moved = Image.open(save_first(page, "register", tmp_path / "moved.png"))
+    assert moved.size == size
+    found = Registration.load(save_first(page, "register", tmp_path / "registration.json", 1))
+    marks = np.array([[100.0, 80], [500, 90], [300, 300], [120, 400]])
+    lifted = np.column_stack([marks, np.ones(4)]) @ matrix.T
+    errors = np.linalg.norm(found.points(marks) - lifted[:, :2] / lifted[:, 2:], axis=1)
+    assert errors.mean() < 1.5
+    assert save_first(page, "register", tmp_path / "a.points", 2).read_text().startswith("mapX,mapY")
+
+    # Two views of things at many depths: no transform is right, and it says so.
+    upload_pair(page, [samples.courtyard().image(name) for name in ("day_04", "day_06")])
+    page.click("#register-start")
+    answer(page, "register-status", "not to be trusted")
+    assert "agree on something else" in page.inner_text("#register-reasons")
+    assert "refused: it is right" in inner(page, "register-page", "window.coamPage").inner_text("#refusal")
+    page.wait_for_timeout(1000)
+    page.locator("#register-status").scroll_into_view_if_needed()
+    keep(page, f"register-refused-{name}")
+    files = page.inner_text("#register-files")
+    assert "registration" in files
+    assert "photo-2-on-photo-1" not in files
+
+
 def test_every_tab_fits_a_phone_and_shows_all_tabs(browser, address):
     with watched_page(browser, **SCREENS["phone"]) as page:
         open_app(page, address)  # with the settings open
@@ -371,7 +446,8 @@ def test_a_turned_example_is_found_and_swapped_photos_are_new_ones(page, address
     until(page, f"([a, b]) => {{ const s = {sizes}; return s[0] === b && s[1] === a; }}", before)
     page.wait_for_timeout(600)
     page.click("#match-start")
-    assert "overlap score" in answer(page, "match-status", "overlap score", words)
+    answer(page, "match-status", "…")  # at work: the words may be the same in the end
+    assert "overlap score" in answer(page, "match-status", "overlap score")
 
 
 @pytest.mark.parametrize("kind", ["broken", "huge"])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from coam import Warp
+from coam import Registration, Warp
 from coam.app import Limits, create_app
 from coam.app.engine import model_names
 from coam.app.jobs import Answer, for_programs, for_tab, with_deadline
@@ -91,6 +92,36 @@ def test_warp_says_where_pixels_lie(asked):
     assert [Path(file).name for file in files] == ["ab.warp.npz", "ab.flo", "ab.flow.png", "ab.warped.png"]
 
 
+def test_register_lays_photo_2_on_photo_1_and_says_how_sure(asked):
+    functions, pair = asked
+    facts, files = functions["register"](*pair, 512, LOOK, "auto")
+    # Photo 2 moves: what it shows at (24, 10) lies at (0, 0) of photo 1.
+    np.testing.assert_allclose(facts["matrix"], [[1, 0, -24], [0, 1, -10], [0, 0, 1]], atol=0.5)
+    assert facts["kind"] == "translation"
+    assert (facts["refusal"], facts["confidence"] > 0.9) == ("", True)
+    names = [
+        "photo-2-on-photo-1.png",
+        "registration.json",
+        "registration.points",
+        "registration.html",
+    ]
+    assert [Path(file).name for file in files] == names
+    found = Registration.load(files[1])
+    np.testing.assert_allclose(found.points([[124, 110]]), [[100, 100]], atol=0.5)
+    moved, fixed = (np.asarray(Image.open(path), np.float64) for path in (files[0], pair[0]))
+    assert np.abs(moved - fixed)[20:-20, 20:-40].mean() < 8  # JPEG's, and half a pixel at most
+    with pytest.raises(gradio.Error, match="no transform 'cubic'"):
+        functions["register"](*pair, 512, LOOK, "cubic")
+
+
+def test_register_hands_out_no_photo_that_it_does_not_trust(asked, monkeypatch):
+    functions, pair = asked
+    monkeypatch.setattr("coam.registration.quality.HOLDS", (0.0, 0.0, -60.0))
+    facts, files = functions["register"](*pair, 256, LOOK, "auto")
+    assert "right with a probability of 0.00 only" in facts["refusal"]
+    assert [Path(file).suffix for file in files] == [".json", ".points", ".html"]
+
+
 def test_explain_finds_the_point_and_wants_one(asked):
     functions, pair = asked
     facts, _ = functions["explain"](*pair, 200, 150, False)
@@ -115,7 +146,7 @@ def test_compare_shows_both_on_the_same_pair(asked):
 
 
 @pytest.mark.parametrize(
-    "name", ["match", "warp", "geometry", "explain", "compare", "stylize", "reconstruct"]
+    "name", ["match", "warp", "register", "geometry", "explain", "compare", "stylize", "reconstruct"]
 )
 def test_files_that_were_not_uploaded_get_one_answer(asked, photos, name):
     functions, pair = asked
@@ -125,6 +156,7 @@ def test_files_that_were_not_uploaded_get_one_answer(asked, photos, name):
         "match": (128, LOOK, "lines"), "geometry": (128, LOOK, "homography", 3.0, 0),
         "explain": (1, 1, False),
         "compare": (128, LOOK, "sift", "orb"), "stylize": (1.0, True), "warp": (),
+        "register": (128, LOOK, "auto"),
     }  # fmt: skip
     answers = set()
     for path in (str(photos[0]), "/etc/hostname", "/dev/zero", "/nowhere", str(Path(pair[0]).parent)):

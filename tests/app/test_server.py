@@ -405,7 +405,17 @@ def test_a_function_that_does_not_exist_is_the_requests_fault(served):
 
 def test_without_api_programs_get_no_endpoint(served):
     address = served[0]
-    names = ("match", "warp", "geometry", "explain", "compare", "stylize", "reconstruct", "localize")
+    names = (
+        "match",
+        "warp",
+        "register",
+        "geometry",
+        "explain",
+        "compare",
+        "stylize",
+        "reconstruct",
+        "localize",
+    )
     for path in [f"gradio_api/{way}/{name}" for name in names for way in ("call", "call/v2", "run", "api")]:
         request = urllib.request.Request(
             address + path, b'{"data": []}', {"Content-Type": "application/json"}
@@ -426,7 +436,7 @@ def test_with_api_programs_get_documented_endpoints_behind_the_same_guards(photo
     with running_app(matcher_loader=default_loader, api=True) as address:
         client = Client(address, verbose=False, analytics_enabled=False)
         endpoints = client.view_api(return_format="dict")["named_endpoints"]
-        assert set(endpoints) >= {"/match", "/warp", "/geometry", "/explain", "/compare"}
+        assert set(endpoints) >= {"/match", "/warp", "/register", "/geometry", "/explain", "/compare"}
         names = [each["parameter_name"] for each in endpoints["/geometry"]["parameters"]]
         assert names[:4] == ["photo1", "photo2", "model", "resolution"]
         schema = json.loads(get(address, "gradio_api/openapi.json")[2])

@@ -21,6 +21,9 @@ import torch
 
 from coam.errors import CoamError
 from coam.models.registry import ModelFile, save_model
+from coam.sfm.dense.depth_map import DepthMap, save_depth_map
+from coam.sfm.dense.fusion import DensePoints
+from coam.sfm.dense.ply import write_points
 from coam.sfm.tracks.match_graph import Keypoints, save_keypoints
 from coam.store.atomic import atomic_write, write_json, write_text
 from coam.store.documents import write_sealed_json
@@ -81,6 +84,16 @@ def _graphs(path: Path) -> None:
     export_onnx(ModelFile(network, "graph", "stacked", trained=False), path.parent)
 
 
+def _depth_map(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    save_depth_map(DepthMap(*(rng.random((600, 800, *last), np.float32) for last in ((), (3,)))), path)
+
+
+def _dense_points(path: Path) -> None:
+    ones, colours = np.ones((200_000, 3), np.float32), np.zeros((200_000, 3), np.uint8)
+    write_points(path, iter([DensePoints(ones, ones, colours, colours[:, 0])]))
+
+
 SAVERS: dict[str, Saver] = {
     "a.npz": lambda path: save_matches(some_matches(100_000), path),
     "a.h5": lambda path: save_matches(some_matches(100_000), path),
@@ -95,6 +108,8 @@ SAVERS: dict[str, Saver] = {
     "matches.png": _picture,
     "keypoints.h5": _keypoints,
     "journal.h5": _journal,
+    "depth.npz": _depth_map,
+    "dense.ply": _dense_points,
 }
 if find_spec("onnx"):
     SAVERS["graph.encode.onnx"] = _graphs

@@ -269,6 +269,25 @@ def test_results_come_in_order_and_torch_keeps_its_threads():
     assert torch.get_num_threads() == 3
 
 
+def test_as_many_threads_as_torch_has_and_their_mode_is_the_callers():
+    torch.set_num_threads(2)
+    both = threading.Barrier(2, timeout=10)  # a third thread at the same time would break it
+
+    def task() -> tuple[int, bool]:
+        both.wait()
+        return threading.get_ident(), torch.is_inference_mode_enabled()
+
+    with torch.inference_mode():
+        inside = run_side_by_side([task] * 4)
+    assert len({thread for thread, _ in inside}) == 2
+    assert threading.get_ident() not in {thread for thread, _ in inside}
+    assert all(mode for _, mode in inside)
+    assert not any(mode for _, mode in run_side_by_side([task] * 4))
+    torch.set_num_threads(1)
+    here = threading.get_ident()
+    assert run_side_by_side([threading.get_ident] * 3) == [here] * 3  # one core: here
+
+
 def test_an_error_reaches_the_caller_and_the_next_call_works():
     torch.set_num_threads(2)
     with pytest.raises(ZeroDivisionError):

@@ -157,3 +157,24 @@ def test_places_hold_a_spline_where_nothing_matches() -> None:
         )
     assert errors[0] > 4
     assert errors[1] < 1
+
+
+def test_a_local_model_ends_in_the_plane_beyond_its_matches() -> None:
+    """Matches of the left half bend; on the right nothing says so, and the homography holds."""
+    move = elastic(6.0, 320.0)
+    matches = noisy_matches(move, count=3000)
+    left = matches.points1[:, 0] < 320
+    fit = fit_transform(matches.points0[left], matches.points1[left], SIZE)
+    loose = fit_transform(matches.points0[left], matches.points1[left], SIZE, FitOptions(held_firmly=1e-9))
+    assert fit is not None
+    assert loose is not None
+    assert fit.transform.kind == loose.transform.kind == "spline"
+    right = GRID[GRID[:, 0] > 480]
+    bent, held = (
+        np.abs(each.transform.displacement.at(right)).max()  # type: ignore[attr-defined]
+        for each in (loose, fit)
+    )
+    assert held < 3
+    assert bent > 3 * held
+    inside = GRID[(GRID[:, 0] > 40) & (GRID[:, 0] < 240)]
+    assert np.linalg.norm(fit.transform.points(inside) - move(inside), axis=1).mean() < 0.8

@@ -51,12 +51,12 @@ def test_the_app_is_shown_as_the_browser_tests_saw_it(script, tmp_path, monkeypa
     assert "run: make test-browser" in capsys.readouterr().err
     (tmp_path / "screenshots").mkdir()
     wide = ("match", "warp", "geometry", "explain", "compare", "stylize")
-    for name in (*(f"{tab}-wide" for tab in wide), "reconstruct"):
+    for name in (*(f"{tab}-wide" for tab in (*wide, "register-checkerboard")), "reconstruct"):
         Image.new("RGB", (1200, 1400), (200, 30, 30)).save(tmp_path / "screenshots" / f"{name}.png")
     for name in ("start", "match", "geometry", "warp", "reconstruct"):
         Image.new("RGB", (390, 844), (30, 30, 200)).save(tmp_path / "screenshots" / f"{name}-phone.png")
     assert script.main(asked) == 0
     made = {path.name: Image.open(path).size for path in (tmp_path / "figures").iterdir()}
-    tabs = {f"app_{tab}.jpg": (1000, 1154) for tab in (*wide, "reconstruct")}
+    tabs = {f"app_{tab}.jpg": (1000, 1154) for tab in (*wide, "register", "reconstruct")}
     row = (5 * 390 + 4 * 16) * 2 // 3, 844 * 2 // 3  # five phones side by side, two thirds of their size
     assert made == tabs | {"app_phone.jpg": row}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.calibrate_registration import fit_logistic, probability, wrong_pairs
-from tools.registration_table import table
+from tools.docs_tables import Result
+from tools.registration_table import table, with_kept
 
 from coam.evaluation.benchmarks.registration import REGISTRATION, load_registration
 from coam.evaluation.matchers.by_name import spec_of
@@ -65,3 +66,14 @@ def test_the_logistic_fit_finds_what_made_its_labels() -> None:
     weights, bias = fit_logistic(x, y.astype(float))
     assert weights == pytest.approx([2.0, -0.4], abs=0.25)
     assert bias == pytest.approx(0.7, abs=0.2)
+
+
+def test_columns_of_matchers_that_were_not_run_are_kept() -> None:
+    def made(names: list[str], rows: list[list[str]]) -> Result:
+        return Result("a command", "0.1.0", {}, ["pairs", *names, "limit"], rows)
+
+    old = made(["ours", "sift"], [["all (2)", "1", "2", "3"], ["seconds", "4", "5", "-"]])
+    new = made(["late", "ours"], [["all (2)", "7", "9", "8"], ["seconds", "6", "0", "-"]])
+    kept = with_kept(new, old)
+    assert kept.columns == ["pairs", "ours", "sift", "late", "limit"]
+    assert kept.rows == [["all (2)", "9", "2", "7", "8"], ["seconds", "0", "5", "6", "-"]]

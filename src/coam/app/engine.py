@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coam.matcher import Matcher, PreparedImage
     from coam.matcher.explain import Explanation
     from coam.matching.settings import Looks, MatcherConfig
+    from coam.registration import Registration
     from coam.stylization import Stylized
     from coam.stylization.network import StylizerFile
     from coam.types import PairMatcher
@@ -138,6 +139,7 @@ class Engine:
         self._stylized: LRUCache[tuple[str, str, str, int], Stylized] = LRUCache(limits.cached_results)
         self._pairs: LRUCache[tuple[Any, ...], MatchedPair] = LRUCache(limits.cached_results)
         self._warps: LRUCache[tuple[str, str, str, int], Warp] = LRUCache(limits.cached_results)
+        self._registrations: LRUCache[tuple[Any, ...], Registration] = LRUCache(limits.cached_results)
         self._others: LRUCache[str, tuple[MatcherSpec, PairMatcher]] = LRUCache(limits.cached_matchers)
         # Digest of a preview -> path of the upload it was made of, and the preview's size
         self._originals: dict[str, tuple[str, Size]] = {}
@@ -271,6 +273,27 @@ class Engine:
         with self._lock:
             return self._warps.get(key, lambda: matcher.warp(first, second))
 
+    def register(
+        self, matcher: Matcher, photos: Sequence[Upload], found: MatchedPair, kind: str
+    ) -> Registration:
+        """How photo 2 lies on photo 1, from their matches; the last ones are kept.
+
+        A registration that is not to be trusted has its `refusal`; `RegistrationRefused`: there is none.
+        """
+        from coam.registration import RegisterOptions
+        from coam.registration.fitting import FitOptions
+        from coam.registration.pair import find_registration
+        from coam.registration.rasters import of_array
+
+        options = RegisterOptions(fit=FitOptions(model=kind))
+        moving, fixed = (of_array(photos[n].image.rgb, PHOTO_LABELS[n]) for n in (1, 0))
+        back = turned_round(found.matches)
+        with self._lock:
+            return self._registrations.get(
+                (*_pair_key(matcher, photos), kind),
+                lambda: find_registration(moving, fixed, matcher, options, back),
+            )
+
     def explain(
         self, matcher: Matcher, photo0: PreparedImage, photo1: PreparedImage, point: tuple[float, float]
     ) -> Explanation:
@@ -309,6 +332,16 @@ def two_view_models(matches: Matches) -> tuple[TwoViewModel, ...]:
     """The homography and the fundamental matrix of the matches: those that they determine."""
     found = matches.homography(), matches.fundamental()
     return tuple(model for model in found if model is not None)
+
+
+def turned_round(matches: Matches) -> Matches:
+    """The matches from photo 1 to photo 0."""
+    sides = {
+        f"{name}{side}": getattr(matches, f"{name}{1 - side}")
+        for name in ("points", "ids", "size", "grid", "image")
+        for side in (0, 1)
+    }
+    return replace(matches, **sides)
 
 
 def _pair_key(matcher: Matcher, photos: Sequence[Upload]) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from coam.app.geometry import geometry_tab
 from coam.app.jobs import PRIVATE, Job
 from coam.app.match import match_tab
 from coam.app.programs import publish
+from coam.app.register import register_tab
 from coam.app.warp import warp_tab
 
 _INTRODUCTION = (
@@ -73,6 +74,8 @@ def create_app(
                 jobs["match"] = match_tab(gradio, engine, pair)
             with _tab(gradio, "Warp"):
                 jobs["warp"] = warp_tab(gradio, engine, pair)
+            with _tab(gradio, "Register"):
+                jobs["register"] = register_tab(gradio, engine, pair)
             with _tab(gradio, "Geometry"):
                 jobs["geometry"] = geometry_tab(gradio, engine, pair)
             with _tab(gradio, "Explain"):

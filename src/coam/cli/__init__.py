@@ -130,8 +130,10 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """The entry point `coam`."""
     # Read when torch is first imported, inside a command. Threads that wait by spinning steal the cores they
-    # wait for: on two cores shared with other work a match took 8.0 s, and with this 1.3 s.
+    # wait for: on two cores shared with other work a match took 8.0 s, and with this 1.3 s. Some microseconds
+    # of it are for small operations: to fall asleep and be woken takes as long as they do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         build_app()()
     except KeyboardInterrupt:  # before or after a command

@@ -217,6 +217,7 @@ def summary(found: Registration, outputs: list[Path]) -> dict[str, Any]:
         "inlier_share": round(quality.inlier_share, 4),
         "overlap": round(quality.overlap, 4),
         "coverage": round(quality.coverage, 4),
+        "against": round(quality.against, 4) if math.isfinite(quality.against) else None,
         "outputs": [str(path) for path in outputs],
     }
 
@@ -226,17 +227,8 @@ def _print(found: Registration, outputs: list[Path], as_json: bool) -> None:
     if as_json:
         say(json.dumps(content))
         return
-    error, p90 = content["held_out_error"], content["held_out_p90"]
-    say(
-        f"{content['kind']}: {content['inliers']:,} matches agree ({content['inlier_share']:.0%}), "
-        f"left-out ones are missed by {'-' if error is None else f'{error:.2f}'} px "
-        f"(nine in ten by less than {'-' if p90 is None else f'{p90:.2f}'})"
-    )
-    say(
-        f"right with a probability of {content['confidence']:.2f}; "
-        f"MOVING covers {content['overlap']:.0%} of FIXED, matches bear out {content['coverage']:.0%} of that"
-    )
-    say(f"why {content['why']}")
+    for line in found.in_words():
+        say(line)
     for path in content["outputs"]:
         say(f"wrote {path}")
     if found.refusal:

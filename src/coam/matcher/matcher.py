@@ -39,10 +39,12 @@ from coam.matcher.turns import TurnScout
 from coam.matcher.views import EncodedViews, View, ViewPair
 from coam.matching.coarse import CoarseMatches, coarse_matches
 from coam.matching.dense import Candidates, matching_for
+from coam.matching.mutual import one_by_one, run_side_by_side
 from coam.matching.pair_score import overlap_probability
 from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Preset
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
+from coam.models.retrieval import DESCRIBED_AT, pooled
 from coam.tensors import as_array, pick_device
 from coam.types import FloatArray, Grid, Matches, Size
 from coam.warp import Warp
@@ -252,16 +254,16 @@ class Matcher:
 
     @torch.inference_mode()
     def global_descriptor(self, source: ImageLike | PreparedImage) -> FloatArray:
-        """One unit vector per photo, from the encoder's two deepest levels, to propose pairs by cosine."""
-        return self.descriptor_of(self.prepare(source).encoded)
+        """One unit vector (D,) per photo, to propose pairs by cosine: which may show the same place.
 
-    @torch.inference_mode()
-    def descriptor_of(self, encoded: EncodedImage) -> FloatArray:
-        """`global_descriptor` of an encoded photo."""
-        levels = encoded.levels[-2:]
-        pooled = [level.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)[0] for level in levels]
-        vector = torch.cat([p / p.norm() for p in pooled])
-        return as_array(vector / vector.norm())
+        By the retrieval head, which sees all photos at one size; without one pooled, as `prepare` sees it.
+        """
+        head = self.file.retrieval
+        if head is None:
+            return as_array(pooled(self.prepare(source).encoded.levels)[0])
+        image = source.image if isinstance(source, PreparedImage) else load_image(source)
+        small = resize_for_model(image.rgb, DESCRIBED_AT).tensor.to(self.device)
+        return as_array(head.to(self.device)(pooled(self.network.encode(small).levels))[0])
 
     def turn_scout(self) -> TurnScout:
         """What tells which photos lie on their side."""
@@ -372,10 +374,23 @@ class Matcher:
     def _look_coarsely(
         self, seen: tuple[EncodedViews, EncodedViews], pairs: Sequence[ViewPair]
     ) -> list[CoarseMatches] | None:
-        """Coarse matches of pairs of views, those of one size as a batch; None where the network has none."""
-        for photo, views in zip(seen, zip(*pairs, strict=True), strict=True):
-            photo.encode_all(views)
+        """Coarse matches of pairs of views; None where the network has none.
+
+        So few cells gain nothing from a second core: each core of a CPU takes pairs of its own, one by one,
+        so matches do not depend on the number of cores. Another device takes those of one size as a batch.
+        """
+        run = run_side_by_side if self.device.type == "cpu" else one_by_one
+        views = zip(*pairs, strict=True)
+        run([partial(photo.encode_all, own) for photo, own in zip(seen, views, strict=True)])
         encoded = [(seen[0][view0], seen[1][view1]) for view0, view1 in pairs]
+        shares = [encoded] if run is one_by_one else [[pair] for pair in encoded]
+        found = run([partial(self._matched_coarsely, share) for share in shares])
+        return None if None in found else [each for share in found for each in share or ()]
+
+    def _matched_coarsely(
+        self, encoded: Sequence[tuple[EncodedImage, EncodedImage]]
+    ) -> list[CoarseMatches] | None:
+        """Coarse matches of encoded pairs; None where the network has no coarse descriptors."""
         described = coarse_pairs(self.network, encoded)
         if described is None:
             return None

@@ -12,6 +12,8 @@ from coam.caches import LRUCache
 from coam.images import load_image
 from coam.matcher.views import Change, EncodedViews, View, changed_view
 from coam.matching.coarse import coarse_matches
+from coam.models.retrieval import pooled
+from coam.tensors import as_array
 from coam.types import FloatArray
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ class TurnScout:
 
     def __init__(self, matcher: Matcher, resolution: int = RESOLUTION) -> None:
         self._network, self._scale = matcher.network, matcher.matching.logit_scale
-        self._describe = matcher.descriptor_of
         self._resolution = resolution
         self._seen: LRUCache[str, tuple[EncodedViews, list[View]]] = LRUCache(_KEPT)
 
@@ -34,7 +35,7 @@ class TurnScout:
     def descriptors(self, photo: str | Path) -> FloatArray:
         """Global descriptors (4, D) of a photo in all four turns."""
         encoded, views = self._views(photo)
-        return np.stack([self._describe(encoded[view]) for view in views])
+        return np.stack([as_array(pooled(encoded[view].levels)[0]) for view in views])
 
     @torch.inference_mode()
     def evidence(self, photo0: str | Path, photo1: str | Path) -> FloatArray | None:

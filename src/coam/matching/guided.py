@@ -231,15 +231,18 @@ def _chunks(near: Tensor, entries: int) -> Iterator[tuple[Tensor, Tensor]]:
     the last one.
     """
     blocks, cells = near.shape
-    counts = near.sum(dim=1)
+    # What a block may match, block by block from `first` on. Lists of one length for all blocks, or the sum
+    # of the table, which torch widens to 64 bits, would take half a gigabyte for photos of 2048 pixels.
     block, cell = torch.nonzero(near, as_tuple=True)
+    counts = torch.bincount(block, minlength=blocks)
     first = counts.cumsum(0) - counts
-    lists = torch.full((blocks, int(counts.max())), cells, device=near.device)
-    lists[block, torch.arange(len(block), device=near.device) - first[block]] = cell
+    cell = F.pad(cell, (0, 1), value=cells)
     order = counts.argsort(descending=True)
     start = 0
     while start < blocks:
         longest = max(1, int(counts[order[start]]))
         chunk = order[start : start + max(1, _CHUNK_ELEMENTS // (longest * entries))]
-        yield chunk, lists[chunk, :longest]
+        step = torch.arange(longest, device=near.device)
+        own = step < counts[chunk, None]
+        yield chunk, cell[torch.where(own, first[chunk, None] + step, len(cell) - 1)]
         start += len(chunk)

@@ -384,23 +384,34 @@ def _tiles(descriptors0: Tensor, descriptors1: Tensor, chunk: int | None) -> Ite
             )
 
 
+def one_by_one(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Results of the tasks."""
+    return [task() for task in tasks]
+
+
 def run_side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results of the tasks, each run in a thread of its own in which torch uses one core.
+    """Results of the tasks, run in as many threads as torch has, in each of which torch uses one core.
 
     torch cuts each operation into as many parts as it has threads. An operation of a tenth of a millisecond
     gains nothing from that: waking the other thread takes as long. Two shares of many small operations, each
     on one core, are done in half the time.
 
-    One task, or a second caller at the same time: they are run here, one after the other. What torch keeps
-    per thread, such as no_grad, the tasks must set themselves.
+    One task or one core, or a second caller at the same time: they are run here, one after the other. Tasks
+    are in inference mode where the caller is; what else torch keeps per thread they must set themselves.
     """
-    if len(tasks) == 1 or not _alone.acquire(blocking=False):
-        return [task() for task in tasks]
     threads = torch.get_num_threads()
+    if min(len(tasks), threads) <= 1 or not _alone.acquire(blocking=False):
+        return one_by_one(tasks)
+    inference = torch.is_inference_mode_enabled()
+
+    def run(task: Callable[[], Result]) -> Result:
+        with torch.inference_mode(inference):
+            return task()
+
     try:
         torch.set_num_threads(1)  # new threads begin with this number
-        with ThreadPoolExecutor(len(tasks)) as pool:
-            return [future.result() for future in [pool.submit(task) for task in tasks]]
+        with ThreadPoolExecutor(min(len(tasks), threads)) as pool:
+            return list(pool.map(run, tasks))
     finally:
         torch.set_num_threads(threads)
         _alone.release()

@@ -25,10 +25,12 @@ from coam.errors import ConfigError, WeightsError
 from coam.models.hub import metadata_in, weights_in
 from coam.models.network import DescriptorNetwork
 from coam.models.quantised import quantise, restore
+from coam.models.retrieval import RetrievalConfig, RetrievalHead
 from coam.store.documents import check_shape, parse_json
 from coam.store.tensor_files import read_safetensors, write_safetensors
 
 FORMAT = "coam-1"
+RETRIEVAL_FORMAT = "coam-retrieval-1"  # of `NAME.retrieval.safetensors`, beside `NAME.safetensors`
 
 # Architectures by the name that their files carry; imported when one is asked for.
 NETWORKS: dict[str, str] = {
@@ -72,6 +74,8 @@ class ModelFile:
     trained: bool
     sha256: str = ""
     card: dict[str, Any] = field(default_factory=dict)  # licence, provenance, calibration: JSON values
+    retrieval: RetrievalHead | None = None  # of global descriptors, trained on this encoder
+    retrieval_sha256: str = ""
 
 
 def config_from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
@@ -188,7 +192,41 @@ def _read(path: Path, described: dict[str, str] | None = None) -> ModelFile:
 
     model, metadata, card = read_network(path, FORMAT, "coam model", build, described)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return ModelFile(model, metadata.get("name", path.stem), metadata["architecture"], True, digest, card)
+    name, head = metadata.get("name", path.stem), retrieval_path(path)
+    file = ModelFile(model, name, metadata["architecture"], True, digest, card)
+    if not head.is_file():
+        return file
+    retrieval_digest = hashlib.sha256(head.read_bytes()).hexdigest()
+    return dataclasses.replace(
+        file, retrieval=load_retrieval_head(head, digest), retrieval_sha256=retrieval_digest
+    )
+
+
+# ---- the head for retrieval, a file beside that of its model
+
+
+def retrieval_path(weights: str | Path) -> Path:
+    """Where the retrieval head of a model's weights lies, if there is one."""
+    return Path(weights).with_suffix(".retrieval.safetensors")
+
+
+def save_retrieval_head(head: RetrievalHead, weights: str | Path, card: dict[str, Any]) -> Path:
+    """Write a head that was trained on the encoder in `weights`, and its card, beside them."""
+    digest = hashlib.sha256(Path(weights).read_bytes()).hexdigest()
+    metadata = {"format": RETRIEVAL_FORMAT, "weights": digest}
+    return write_network(retrieval_path(weights), head, head.config, metadata, card)
+
+
+def load_retrieval_head(path: Path, weights_sha256: str) -> RetrievalHead:
+    """Read what `save_retrieval_head` wrote; a head of other weights than these is refused."""
+
+    def build(_: dict[str, str], config: dict[str, Any]) -> RetrievalHead:
+        return RetrievalHead(config_from_dict(RetrievalConfig, config))
+
+    head, metadata, _ = read_network(path, RETRIEVAL_FORMAT, "coam retrieval head", build)
+    if metadata.get("weights") != weights_sha256:
+        raise WeightsError(f"{path}: was trained on other weights; remove it, or get that of these weights")
+    return head
 
 
 # ---- the file of any network

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial import cKDTree
 
 from coam.errors import ConfigError
 from coam.geometry.homography import apply_homography, depth_under, fit_homography
@@ -44,6 +45,9 @@ class FitOptions:
     local_gain: float = 0.15
     local_least: float = 0.2  # by so many pixels: neighbouring matches share errors of about this size
     local_noise: float = 2.0  # pixels: one that leaves more to left-out matches was fitted to noise
+    # Beyond the matches a local model is held to the homography: at places without one, so far apart,
+    held_apart: float = 0.06  # of the long side,
+    held_firmly: float = 0.05  # with the weight that a match has at this share; places of the warp go before
     local: LocalOptions = field(default_factory=lambda: DEFAULT_LOCAL)
     ransac: RansacOptions = HOMOGRAPHY_OPTIONS  # its threshold is replaced by the one above
 
@@ -191,6 +195,7 @@ def _fit_local(
         tried["dense"] = _median(held_out)
         why = "dense: asked for; its places are the network's own and no fit to the matches"
         return _judged(dense, residuals, held_out, tried, why, options)
+    places = _with_held_places(places, inner1, matrix, size, options)
     # Matches first, then places; a block that is left out of a fit loses both.
     both0, both1 = np.vstack([inner0, places.moving]), np.vstack([inner1, places.fixed])
     evidence = np.concatenate([np.ones(len(inner0)), places.evidence])
@@ -218,6 +223,22 @@ def _fit_local(
         return None
     residuals = _misses(matrix, displacement, points0, points1)
     return _judged(transform, residuals, held_out, tried, f"{kind}: asked for", options)
+
+
+def _with_held_places(
+    places: Places, matched: Array, matrix: Array, size: Size, options: FitOptions
+) -> Places:
+    """Places beside those of the warp, where neither these nor matches (N, 2) are near: of the homography."""
+    side = options.held_apart * max(size)
+    x, y = (np.arange(0.5 * side, length, side) for length in size)
+    lattice = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    told = np.vstack([matched, places.fixed])
+    beyond = lattice[cKDTree(told).query(lattice)[0] > side]
+    return Places(
+        np.vstack([places.moving, apply_homography(np.linalg.inv(matrix), beyond)]),
+        np.vstack([places.fixed, beyond]),
+        np.concatenate([places.evidence, np.full(len(beyond), options.held_firmly)]),
+    )
 
 
 def _judged(

@@ -19,7 +19,7 @@ from coam.matcher import Matcher, load_matcher
 from coam.matcher.tiles import Window
 from coam.registration.fitting import NO_PLACES, Fit, FitOptions, Places, fit_transform
 from coam.registration.local_models import spread_points
-from coam.registration.quality import SURE, Quality, QualityOptions, cell_grid, judge
+from coam.registration.quality import SURE, Quality, QualityOptions, cell_grid, doubts, judge
 from coam.registration.rasters import (
     Display,
     DisplayOptions,
@@ -138,19 +138,27 @@ class _View:
 
 
 def find_registration(
-    moving: Raster, fixed: Raster, matcher: Matcher, options: RegisterOptions = DEFAULT_REGISTER
+    moving: Raster,
+    fixed: Raster,
+    matcher: Matcher,
+    options: RegisterOptions = DEFAULT_REGISTER,
+    matches: Matches | None = None,
 ) -> Registration:
     """The registration of two rasters, with its refusal where it is not to be trusted.
 
-    `RegistrationRefused` is raised where there is no transform at all.
+    matches: of both as a whole, in their pixels, where they are at hand. `RegistrationRefused` is raised
+    where there is no transform at all.
     """
     views = (
         _View.of(moving, options.overview, options.moving_display),
         _View.of(fixed, options.overview, options.fixed_display),
     )
     masks = [None if view.usable.all() else view.usable for view in views]
-    matches = matcher.match(views[0].rgb, views[1].rgb, mask0=masks[0], mask1=masks[1])
-    points = views[0].to_raster(matches.points0), views[1].to_raster(matches.points1)
+    if matches is None:
+        matches = matcher.match(views[0].rgb, views[1].rgb, mask0=masks[0], mask1=masks[1])
+        points = views[0].to_raster(matches.points0), views[1].to_raster(matches.points1)
+    else:
+        points = matches.points0.astype(np.float64), matches.points1.astype(np.float64)
     sizes = moving.size, fixed.size
     # What the matcher sees of a large image is coarse, and so is what it can tell.
     first = replace(options.fit, threshold=options.fit.threshold * max(1.0, coarseness(fixed.size, matcher)))
@@ -170,9 +178,8 @@ def find_registration(
         if better is not None and _confirms(better, fit, fixed.size, first.threshold):
             exact = judge(better, *closer, sizes, matches.overlap, options.quality)
             # Whether it is right was calibrated on first looks; how exact it is, the closer look knows.
-            quality = replace(
-                exact, confidence=quality.confidence, coverage=quality.coverage, covered=quality.covered
-            )
+            names = ("confidence", "coverage", "covered", "against")
+            quality = replace(exact, **{name: getattr(quality, name) for name in names})
             fit, points = better, closer
     return Registration(
         transform=fit.transform,
@@ -202,9 +209,9 @@ def coarseness(size: Size, matcher: Matcher) -> float:
 def refusal(quality: Quality, limits: Limits) -> str:
     """Why a registration is not to be trusted; empty: it is."""
     if quality.confidence < limits.confidence:
+        why = "; ".join(doubts(quality)) or f"{quality.inliers:,} matches agree"
         return (
-            f"it is right with a probability of {quality.confidence:.2f} only "
-            f"({quality.inliers:,} matches agree, {quality.inlier_share:.0%} of all); "
+            f"it is right with a probability of {quality.confidence:.2f} only ({why}); "
             f"{limits.confidence:g} is asked for"
         )
     if quality.coverage < limits.coverage:

@@ -1,16 +1,22 @@
 """How far a registration can be trusted: where it is borne out, how exact, how likely it is right.
 
-The probability is a logistic regression on a few figures of the fit. It says that the mean error over what
-both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that is more.
+Matches that miss the transform are of two kinds. Wrong ones miss it in any direction. Those that miss it as
+their neighbours do show something that lies elsewhere than the transform says (depth, another plane): they
+speak against it.
+
+The probability comes from two logistic regressions on a few figures of the fit. It says that the mean error
+over what both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that
+is more.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial import cKDTree
 
 from coam.geometry.motions import Array
 from coam.registration.fitting import Fit
@@ -19,7 +25,7 @@ from coam.types import Size
 
 RIGHT_PIXELS = 5.0  # of the fixed image
 RIGHT_SHARE = 0.005  # of its long side
-# Probability below which a registration is refused: no wrong one left out of the calibration reached it
+# Probability below which a registration is refused; docs/register.md says what passes it
 SURE = 0.8
 
 
@@ -29,6 +35,8 @@ class QualityOptions:
 
     cells: int = 16  # along the fixed image's long side, of coverage and of the residual map
     reach: float = 1.0  # cells: a place this near to a match that agrees is borne out by it
+    neighbours: int = 6  # of a match: half of them must miss the transform as it does to speak against it
+    alike: float = 0.3  # of its miss: by how much theirs may differ from it
 
 
 DEFAULT_QUALITY = QualityOptions()
@@ -44,9 +52,12 @@ class Quality:
     inlier_share: float  # of all matches
     overlap: float  # share of the fixed image that the moving one covers
     coverage: float  # share of that which has matches near that agree
+    # share of the cells that matches tell about, where most agree on something else; nan: not known
+    against: float
     same_place: float  # the matcher's own probability that both show the same place; nan: not known
     confidence: float  # probability that the registration is right
-    residual_map: npt.NDArray[np.float32]  # (rows, columns) median residual of a cell's matches; nan: none
+    # (rows, columns) median residual of a cell's matches that agree or speak against it; nan: none
+    residual_map: npt.NDArray[np.float32]
     covered: npt.NDArray[np.bool_]  # (rows, columns) cells that are borne out
 
 
@@ -61,55 +72,102 @@ def judge(
     """The quality of a fit to matches (N, 2), (N, 2) of images of `sizes` (moving, fixed)."""
     shape, cell = cell_grid(sizes[1], options.cells)
     inside = cells_inside(fit.transform, sizes, shape, cell)
-    residual_map = _residual_map(fixed_points[fit.inliers], fit.residuals[fit.inliers], shape, cell)
+    rivals = speaking_against(fit, moving_points, fixed_points, sizes[1], options)
+    telling = fit.inliers | rivals
+    residual_map = _residual_map(fixed_points[telling], fit.residuals[telling], shape, cell)
     covered = _reached(fixed_points[fit.inliers], shape, cell, options.reach) & inside
     coverage = float(covered.sum() / max(1, inside.sum()))
+    agreeing, opposed = (_counted(fixed_points[some], shape, cell) for some in (fit.inliers, rivals))
+    against = float((opposed > agreeing).sum() / max(1, (opposed + agreeing > 0).sum()))
     count, share = int(fit.inliers.sum()), float(fit.inliers.mean())
     held_out = fit.held_out[np.isfinite(fit.held_out)]
     error, p90 = (float(np.percentile(held_out, q)) if len(held_out) else math.inf for q in (50, 90))
-    return Quality(
+    quality = Quality(
         held_out_error=error,
         held_out_p90=p90,
         inliers=count,
         inlier_share=share,
         overlap=float(inside.mean()),
         coverage=coverage,
+        against=against,
         same_place=same_place,
-        confidence=probability_right(
-            features(count, share, coverage, relative_error(error, sizes[1]), same_place)
-        ),
+        confidence=math.nan,
         residual_map=residual_map,
         covered=covered,
     )
+    return replace(quality, confidence=probability_right(quality))
 
 
-FEATURES = ("log_inliers", "inlier_share", "coverage", "log_error", "same_place")
-# Fitted by tools/calibrate_registration.py; see docs/register.md for the pairs.
-WEIGHTS: tuple[float, ...] = (0.888, 4.668, 4.683, -0.914, 0.478)
-BIAS = -10.788
+def doubts(quality: Quality) -> list[str]:
+    """What speaks against a registration, in words; nothing where nothing does."""
+    found = []
+    if quality.inliers < 100:
+        found.append(f"only {quality.inliers} matches agree")
+    if quality.inlier_share < 0.5:
+        found.append(f"{1 - quality.inlier_share:.0%} of the matches do not agree")
+    if quality.against > 0.03:
+        found.append(
+            f"in {quality.against:.0%} of the places that matches tell about they agree on something else "
+            "(depth, or what moved)"
+        )
+    if quality.coverage < 0.6:
+        found.append(f"matches bear out {quality.coverage:.0%} of the overlap only")
+    if quality.same_place < 0.5:
+        found.append("the matcher doubts that both show the same place")
+    return found
 
 
-def features(
-    inliers: int, share: float, coverage: float, error: float, same_place: float
-) -> tuple[float, ...]:
-    """What the probability is computed from, in the order of `FEATURES`.
-
-    error: the miss of left-out matches in thousandths of the fixed image's long side.
-    """
-    known = 0.5 if math.isnan(same_place) else min(max(same_place, 1e-3), 1 - 1e-3)
-    blurred = math.log(min(max(error, 0.1), 100.0))
-    return math.log(inliers + 1.0), share, coverage, blurred, math.log(known / (1 - known))
+# A registration is right where the same place was found, and what was found holds all over the overlap: two
+# logistic regressions, whose probabilities are multiplied. Fitted by tools/calibrate_registration.py.
+FOUND_BY = ("log_inliers", "inlier_share", "coverage", "same_place")
+FOUND: tuple[float, ...] = (0.94, 6.63, 5.52, 0.55, -12.9)  # weights in this order, then the bias
+HOLDS_BY = ("coverage", "against")
+HOLDS: tuple[float, ...] = (5.56, -19.88, -0.14)
 
 
-def relative_error(error: float, size: Size) -> float:
-    """Pixels of an image of `size` as thousandths of its long side."""
-    return 1000 * error / max(size)
+def found_by(quality: Quality) -> tuple[float, ...]:
+    """What tells whether the same place was found, in the order of `FOUND_BY`."""
+    known = 0.5 if math.isnan(quality.same_place) else min(max(quality.same_place, 1e-3), 1 - 1e-3)
+    odds = math.log(known / (1 - known))
+    return math.log(quality.inliers + 1.0), quality.inlier_share, quality.coverage, odds
 
 
-def probability_right(values: tuple[float, ...]) -> float:
-    """Probability in [0, 1] that a registration with these features is right."""
-    logit = BIAS + sum(weight * value for weight, value in zip(WEIGHTS, values, strict=True))
+def holds_by(quality: Quality) -> tuple[float, ...]:
+    """What tells whether a transform holds all over the overlap, in the order of `HOLDS_BY`."""
+    return quality.coverage, quality.against
+
+
+def probability_right(quality: Quality) -> float:
+    """Probability in [0, 1] that a registration is right."""
+    return _logistic(FOUND, found_by(quality)) * _logistic(HOLDS, holds_by(quality))
+
+
+def _logistic(weights: tuple[float, ...], values: tuple[float, ...]) -> float:
+    logit = weights[-1] + sum(weight * value for weight, value in zip(weights, values, strict=False))
     return 1 / (1 + math.exp(-max(-60.0, min(60.0, logit))))
+
+
+def speaking_against(
+    fit: Fit, moving_points: Array, fixed_points: Array, size: Size, options: QualityOptions
+) -> npt.NDArray[np.bool_]:
+    """(N,) which matches miss the transform by more than a right one may, and as their neighbours do."""
+    off = np.asarray(fit.residuals > right_within(size))
+    found = np.zeros(len(off), np.bool_)
+    if off.sum() <= options.neighbours or len(off) <= options.neighbours:
+        return found
+    missed = fit.transform.points(moving_points) - fixed_points
+    known = off & np.isfinite(missed).all(axis=1)
+    near = cKDTree(fixed_points).query(fixed_points[known], options.neighbours + 1)[1][:, 1:]
+    with np.errstate(invalid="ignore"):
+        apart = np.linalg.norm(missed[near] - missed[known][:, None], axis=2)
+        as_it = apart <= options.alike * np.linalg.norm(missed[known], axis=1)[:, None]
+    found[known] = as_it.mean(axis=1) >= 0.5
+    return found
+
+
+def right_within(size: Size) -> float:
+    """Pixels of a fixed image of `size` by which a right registration may miss on average."""
+    return max(RIGHT_PIXELS, RIGHT_SHARE * max(size))
 
 
 def cell_grid(size: Size, cells: int) -> tuple[tuple[int, int], float]:
@@ -133,12 +191,20 @@ def _residual_map(
     points: Array, residuals: Array, shape: tuple[int, int], side: float
 ) -> npt.NDArray[np.float32]:
     cells = np.full(shape, np.nan, np.float32)
-    column = np.clip(points[:, 0] // side, 0, shape[1] - 1).astype(int)
-    row = np.clip(points[:, 1] // side, 0, shape[0] - 1).astype(int)
-    place = row * shape[1] + column
+    place = _cells_of(points, shape, side)
     for number in np.unique(place):
         cells.flat[number] = np.median(residuals[place == number])
     return cells
+
+
+def _counted(points: Array, shape: tuple[int, int], side: float) -> npt.NDArray[np.int64]:
+    """(rows * columns,) how many points (N, 2) each cell has."""
+    return np.bincount(_cells_of(points, shape, side), minlength=shape[0] * shape[1])
+
+
+def _cells_of(points: Array, shape: tuple[int, int], side: float) -> npt.NDArray[np.int64]:
+    column, row = (points // side).astype(np.int64).T
+    return np.asarray(np.clip(row, 0, shape[0] - 1) * shape[1] + np.clip(column, 0, shape[1] - 1))
 
 
 def _reached(points: Array, shape: tuple[int, int], side: float, reach: float) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, DataError, ImageError
-from coam.registration.quality import Quality
+from coam.registration.quality import Quality, doubts
 from coam.registration.rasters import RasterLike, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE, ResampleOptions, resample_whole
 from coam.registration.transforms import Array, Transform, transform_from_json
@@ -117,6 +117,18 @@ class Registration:
         if self.refusal:
             raise RegistrationRefused(self.refusal, self)
 
+    def in_words(self, moving: str = "MOVING", fixed: str = "FIXED") -> list[str]:
+        """What was found, how sure that is and why, line by line; the images are called by their names."""
+        q = self.quality
+        return [
+            f"{self.transform.kind}: {q.inliers:,} matches agree ({q.inlier_share:.0%}), left-out ones are "
+            f"missed by {_pixels(q.held_out_error)} px (nine in ten by less than {_pixels(q.held_out_p90)})",
+            f"right with a probability of {q.confidence:.2f}; {moving} covers {q.overlap:.0%} of {fixed}, "
+            f"matches bear out {q.coverage:.0%} of that",
+            *(f"but {doubt}" for doubt in doubts(q)),
+            f"why {self.why}",
+        ]
+
     # ---- on disk
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -155,10 +167,16 @@ class Registration:
         }
 
 
+def _pixels(length: float) -> str:
+    return f"{length:.2f}" if math.isfinite(length) else "-"
+
+
 def _from_json(content: dict[str, Any]) -> Registration:
     quality = dict(content["quality"])
     for name in ("held_out_error", "held_out_p90"):
         quality[name] = math.inf if quality[name] is None else float(quality[name])
+    quality.setdefault("against", None)  # files of earlier versions
+    quality["against"] = math.nan if quality["against"] is None else float(quality["against"])
     quality["same_place"] = math.nan if quality["same_place"] is None else float(quality["same_place"])
     quality["residual_map"] = np.array(quality["residual_map"], np.float32)
     quality["covered"] = np.array(quality["covered"], np.bool_)

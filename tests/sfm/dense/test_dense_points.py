@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from coam.errors import ConfigError, DataError
 from coam.sfm.colmap_model import read_model
+from coam.sfm.dense import dense_points
 from coam.sfm.dense.dense_points import DenseOptions, add_dense_points
 from coam.sfm.dense.depth_map import DepthMap, surface_normals
 from coam.sfm.dense.fusion import DensePoints, FusionOptions, fuse
@@ -134,6 +141,80 @@ def test_from_the_model_to_the_ply_also_after_a_stop(true_folder, room, tmp_path
     calls = len(oracle.calls)
     assert add_dense_points(folder, true_folder[1], oracle) == summary
     assert len(oracle.calls) == calls
+
+
+def in_child(work):
+    """Run `work` in a process of its own; gives the signal that ended it, 0 where it came to its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
+def test_killed_at_any_stage_it_ends_like_an_undisturbed_run(true_folder, room, tmp_path, monkeypatch):
+    """SIGKILL among the warps, among the depth maps and while points are written."""
+    undisturbed = shutil.copytree(true_folder[0], tmp_path / "undisturbed")
+    add_dense_points(undisturbed, true_folder[1], WarpOracle(room))
+    folder, log = shutil.copytree(true_folder[0], tmp_path / "model"), tmp_path / "log"
+    stages = {
+        "save_depth_map": dense_points.save_depth_map,
+        "fuse": dense_points.fuse,
+        "warp": WarpOracle.warp,
+    }
+
+    def run(deadly, after):
+        """One run, killed where the stage `deadly` is called once more than `after` times."""
+        calls = Counter()
+
+        def counted(name):
+            def call(*arguments, **named):
+                if name == deadly and calls[name] == after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                calls[name] += 1
+                with log.open("a") as file:
+                    file.write(f"{name}\n")
+                return stages[name](*arguments, **named)
+
+            return call
+
+        monkeypatch.setattr(dense_points, "save_depth_map", counted("save_depth_map"))
+        monkeypatch.setattr(dense_points, "fuse", counted("fuse"))
+        monkeypatch.setattr(WarpOracle, "warp", counted("warp"))
+        add_dense_points(folder, true_folder[1], WarpOracle(room))
+
+    assert in_child(lambda: run("warp", 5)) == signal.SIGKILL
+    assert in_child(lambda: run("save_depth_map", 3)) == signal.SIGKILL
+    warps = log.read_text().count("warp")
+    assert in_child(lambda: run("fuse", 0)) == signal.SIGKILL
+    assert len(list((folder / "dense" / "depth").glob("[!.]*.npz"))) == 6
+    assert in_child(lambda: run("", 0)) == 0
+    # what was written is not made again: all warps before the second kill, each depth map once
+    assert Counter(log.read_text().split()) == {"warp": warps, "save_depth_map": 6, "fuse": 1}
+    one, other = (place / "sparse" / "0" / "dense.ply" for place in (undisturbed, folder))
+    assert one.read_bytes() == other.read_bytes()
+    assert not (folder / "dense").exists()
+
+
+def test_two_runs_in_one_folder_are_refused(true_folder, room, tmp_path):
+    folder = shutil.copytree(true_folder[0], tmp_path / "model")
+    hold = "import sys, time; from coam.store.lock import folder_lock\n"
+    hold += "with folder_lock(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        oracle = WarpOracle(room)
+        with pytest.raises(DataError, match="model"):
+            add_dense_points(folder, true_folder[1], oracle)
+        other.kill()
+    assert oracle.calls == []
+    assert not (folder / "dense").exists()
 
 
 def test_damaged_depth_maps_are_made_again(true_folder, room, tmp_path, monkeypatch):

@@ -115,6 +115,33 @@ def test_tracks_never_hold_two_positions_of_one_image():
     assert tracks.tolist() == [-1, 0, 0, 0]
 
 
+def one_edge_at_a_time(first, second, weights, image_of):
+    """Tracks as sets of nodes: the strongest edge first, one after another."""
+    track = {node: {node} for node in range(len(image_of))}
+    for edge in np.argsort(-weights, kind="stable"):
+        one, other = track[first[edge]], track[second[edge]]
+        if not {image_of[node] for node in one} & {image_of[node] for node in other}:
+            one |= other
+            for node in other:
+                track[node] = one
+    return {frozenset(nodes) for nodes in track.values() if len(nodes) > 1}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tracks_are_those_of_joining_one_edge_at_a_time(seed):
+    # Crowded graphs, with equal weights, edges that stand twice and many that would put an image in twice.
+    generator = np.random.default_rng(seed)
+    nodes, images, edges = [(30, 5, 60), (300, 10, 2000), (2000, 40, 6000)][seed % 3]
+    image_of = np.sort(generator.integers(0, images, nodes))
+    first, second = generator.integers(0, nodes, (2, edges))
+    apart = image_of[first] != image_of[second]
+    first, second, weights = first[apart], second[apart], generator.random(apart.sum()).round(2)
+    tracks = build_tracks(first, second, weights, image_of)
+    found = {frozenset(np.flatnonzero(tracks == number).tolist()) for number in range(tracks.max() + 1)}
+    assert found == one_edge_at_a_time(first, second, weights, image_of)
+    assert max(map(len, found)) > 3
+
+
 def collect(scene, matcher):
     """All pairs of a scene as measurements; node = image * grid + id."""
     size = len(scene.grid)

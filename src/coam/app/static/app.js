@@ -3,7 +3,7 @@
 (() => {
   const STEPS = [
     ["#pair", "Two photos of one place: drop, paste or take them here, or choose an example below. They stay while you move between the tabs."],
-    ["#tabs", "Each tab does something else with the same two photos: lines between them, a warp, geometry, what the network looks at, light, other matchers."],
+    ["#tabs", "Each tab does something else with the same two photos: lines between them, a warp, one laid onto the other, geometry, what the network looks at, light, other matchers."],
     ["#match-start", "This starts it. The first time the network is loaded, which takes a few seconds. Ctrl and Enter start it too."],
     ["#settings", "What can be changed. The defaults are those of the command line."],
     ["#tab-reconstruct-button", "More than two photos? Here they become a 3D model."],

@@ -45,6 +45,7 @@ from coam.store.atomic import atomic_folder, require_space, write_text
 from coam.store.checksums import file_digest
 from coam.store.documents import write_sealed_json
 from coam.store.journal import PairJournal
+from coam.store.lock import folder_lock
 
 DenseMethod = Literal["warps", "colmap"]
 _KEPT_MAPS = 24  # depth maps and photos held at once while points are fused
@@ -81,20 +82,32 @@ def add_dense_points(
     if method == "colmap":
         require_dense_stereo()
     files, options = ModelFolder(output), options or DenseOptions()
-    summary = files.read_summary()
-    if summary is None:
+    if files.read_summary() is None:
         raise DataError(f"{files.summary}: is missing or damaged; run the same command again")
-    key = _key(files.model, method, options)
+    with folder_lock(files.root):
+        return _add_dense_points(files, Path(photos), matcher, method, options, say, show_progress)
+
+
+def _add_dense_points(
+    files: ModelFolder,
+    photos: Path,
+    matcher: WarpMatcher | None,
+    method: DenseMethod,
+    options: DenseOptions,
+    say: Say,
+    show_progress: bool,
+) -> dict[str, Any]:
+    summary, key = files.read_summary() or {}, _key(files.model, method, options)
     if summary.get("dense_key") == key and files.dense_points.is_file():
         return summary
     begun = time.monotonic()
     if method == "colmap":
-        count = fuse_with_colmap(files, Path(photos))
+        count = fuse_with_colmap(files, photos)
     else:
         if matcher is None or not hasattr(matcher, "warp"):
             raise ConfigError("dense points need a matcher with warps; this one finds single matches only")
         turns = summary.get("turned", {})
-        count = _from_warps(files, Path(photos), turns, key, matcher, options, say, show_progress)
+        count = _from_warps(files, photos, turns, key, matcher, options, say, show_progress)
     seconds = time.monotonic() - begun
     summary["dense_points"], summary["dense_key"] = count, key
     summary["dense_seconds"] = round(seconds, 1)

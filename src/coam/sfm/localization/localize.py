@@ -21,7 +21,7 @@ from coam.sfm.interchange.hloc import HlocQuery, write_queries
 from coam.sfm.localization.absolute_pose import Floats, Lifted, LocalizeOptions, Location, solve_location
 from coam.sfm.matching.match_pairs import without_rematching
 from coam.sfm.matching.orientation import turn_first_photo, upright_photo
-from coam.sfm.matching.stamps import matcher_key
+from coam.sfm.matching.stamps import descriptor_key
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import EXHAUSTIVE_UP_TO, global_descriptors, nearest, unit_rows
 from coam.sfm.photos import Photo, read_photo
@@ -80,7 +80,7 @@ class Localizer:
     def _global_descriptors(self, describe: Any) -> npt.NDArray[np.float32]:
         """Descriptors (photos, D), computed once and kept in the model folder."""
         if self._descriptors is None:
-            store, key = self.files.descriptors, "\n".join([matcher_key(self.matcher), *self.names])
+            store, key = self.files.descriptors, "\n".join([descriptor_key(self.matcher), *self.names])
             with suppress(Exception):  # missing, or damaged in any way: computed again
                 saved = read_plain_npz(store)
                 if str(saved["key"]) == key and len(saved["vectors"]) == len(self.names):

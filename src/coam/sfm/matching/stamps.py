@@ -74,6 +74,12 @@ def matcher_key(matcher: Any) -> str:
     return f"{type(matcher).__name__} {weights_digest(matcher)} {text}"
 
 
+def descriptor_key(matcher: Any) -> str:
+    """What identifies the global descriptors of a matcher: with a retrieval head, that too."""
+    head = getattr(getattr(matcher, "file", None), "retrieval_sha256", "")
+    return f"{matcher_key(matcher)} {head}".rstrip()
+
+
 def weights_digest(matcher: Any) -> str:
     """Digest of the weights behind a matcher; empty where there are none."""
     known = getattr(getattr(matcher, "file", None), "sha256", "")

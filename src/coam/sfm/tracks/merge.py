@@ -67,24 +67,45 @@ def build_tracks(first: Ints, second: Ints, weights: Floats, image_of: Ints) -> 
 
     Edges first-second (M,) are joined strongest first; an edge that would put two nodes of one image into one
     track is not followed: its track would claim that one point lies at two places of a photo.
+
+    Whether an edge is followed depends on the two tracks that it would join and on nothing else. So all
+    edges that are the strongest of both their tracks are decided at once, a round after another.
     """
-    images = image_of.tolist()
-    label = list(range(len(images)))  # of the track of each node: one of its nodes
-    track: dict[int, dict[int, int]] = {}  # label -> image -> node, of tracks with more than one node
-    order = np.argsort(-weights, kind="stable")
-    for node0, node1 in zip(first[order].tolist(), second[order].tolist(), strict=True):
-        a, b = label[node0], label[node1]
-        in_a, in_b = (track.get(node) or {images[node]: node} for node in (a, b))
-        if in_a.keys().isdisjoint(in_b):
-            if len(in_a) < len(in_b):
-                a, b, in_a, in_b = b, a, in_b, in_a
-            for node in in_b.values():
-                label[node] = a
-            track[a] = in_a | in_b
-            track.pop(b, None)
+    label = np.arange(len(image_of))  # of the track of each node: one of its nodes
+    nodes = np.arange(len(image_of))  # those of tracks that have undecided edges
+    photos = int(image_of.max(initial=0)) + 1
+    ends = np.stack([first, second])[:, np.argsort(-weights, kind="stable")]  # labels (2, M) of these edges
+    while ends.shape[1]:
+        decided = _strongest_of_both(ends, len(label))
+        joined = np.full(len(label), -1)  # label -> that of the track that it would become
+        joined[ends[:, decided]] = ends[0, decided]
+        members = nodes[joined[label[nodes]] >= 0]
+        become = joined[label[members]]
+        places = np.sort(become * photos + image_of[members])
+        twice = np.zeros(len(label), np.bool_)
+        twice[places[1:][places[1:] == places[:-1]] // photos] = True
+        follow = ~twice[become]
+        label[members[follow]] = become[follow]
+        ends = label[ends[:, ~decided]]
+        # of several edges between two tracks the strongest decides for all
+        _, kept = np.unique(ends.min(axis=0) * len(label) + ends.max(axis=0), return_index=True)
+        kept = np.sort(kept)
+        ends = ends[:, kept[ends[0, kept] != ends[1, kept]]]
+        undecided = np.zeros(len(label), np.bool_)
+        undecided[ends] = True
+        nodes = nodes[undecided[label[nodes]]]
     _, component, sizes = np.unique(label, return_inverse=True, return_counts=True)
     number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)
-    return number[component]
+    return np.asarray(number[component], np.int64)
+
+
+def _strongest_of_both(ends: Ints, count: int) -> Bools:
+    """Which edges (M,) come first at both their ends (2, M), numbers below `count`."""
+    order = np.arange(ends.shape[1])
+    foremost = np.full((2, count), len(order))
+    for own, side in zip(foremost, ends, strict=True):
+        own[side[::-1]] = order[::-1]  # what is written last stays
+    return np.asarray((foremost.min(axis=0)[ends] == order).all(axis=0))
 
 
 def refine_positions(
