@@ -186,6 +186,14 @@ def test_with_known_poses_the_limit_is_in_pixels() -> None:
     poses = [(np.eye(3), np.zeros(3)), (np.eye(3), np.array([-1.0, 0, 0]))]
     result = verify_with_poses(matches, (camera, camera), poses, VerifyOptions(min_inliers=1))
     assert result.inliers.tolist() == [0, 1, 2]
+    near = verify_with_poses(
+        matches,
+        (camera, camera),
+        [poses[0], (np.eye(3), np.array([-0.5, 0, 0]))],
+        VerifyOptions(min_inliers=1),
+    )
+    assert near.translation.tolist() == result.translation.tolist() == [-1, 0, 0]
+    assert near.inliers.tolist() == [0, 1, 2]
     none = verify_with_poses(matches, (camera, camera), poses, VerifyOptions(min_inliers=4))
     assert len(none.inliers) == 0
     assert none.reason == "3 of 6 matches agree with the known poses"
