@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +124,23 @@ def test_the_threads_of_the_mapper_reach_every_solver(built, monkeypatch):
     assert used == [1, 1, 2, 2]
     assert MapperOptions().threads == pipeline_options(seed=0).num_threads == 1
     assert np.isfinite(model.compute_mean_reprojection_error())
+
+
+def test_a_run_killed_while_it_removes_what_was_mapped_goes_on(photos, matcher, tmp_path, monkeypatch):
+    """What is half removed is not taken for mapped models."""
+    plain = shutil.rmtree
+
+    def stops(path, *arguments, **named):
+        if any(Path(path).glob("0/images.bin")):  # the folder of mapped models, whatever its name is now
+            plain(Path(path) / "0")
+            raise KeyboardInterrupt
+        plain(path, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stops)
+        with pytest.raises(KeyboardInterrupt):
+            run_sfm(photos, tmp_path / "model", matcher, SfmOptions(tracks="merged"))
+    for name in ("model", "undisturbed"):
+        run_sfm(photos, tmp_path / name, matcher, SfmOptions(tracks="merged"))
+    digests = [folder_digests(tmp_path / n, [tmp_path / n / "sparse"]) for n in ("model", "undisturbed")]
+    assert digests[0] == digests[1]

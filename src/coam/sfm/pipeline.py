@@ -16,7 +16,6 @@ before it gave, and leaves a file of the model folder (`model_folder.ModelFolder
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -52,7 +51,7 @@ from coam.sfm.verification.path_consistency import strong_pairs, trusted_pairs
 from coam.sfm.verification.rotation_cycles import CycleReport
 from coam.sfm.verification.two_view import VerifiedMatches, verify_pairs
 from coam.sfm.workspace import Say, SfmOptions, Workspace, open_workspace
-from coam.store.atomic import atomic_folder, require_space
+from coam.store.atomic import atomic_folder, remove_folder, require_space
 from coam.store.documents import read_json, write_sealed_json
 from coam.store.journal import Pair, PairJournal
 from coam.store.lock import folder_lock
@@ -251,7 +250,7 @@ def map_photos(work: Workspace, verified: VerifiedMatches, graph: MatchGraph, ke
     mapped = work.files.mapped(key)
     for old in work.files.root.glob("mapped-*"):
         if old != mapped:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
     if not mapped.is_dir():
         smallest = min(options.min_model_size, len(work.photos.photos))
         few = replace(given, options=replace(options, min_model_size=smallest))
@@ -261,7 +260,7 @@ def map_photos(work: Workspace, verified: VerifiedMatches, graph: MatchGraph, ke
     models = [finish_model(read_model(place), given) for place in places]
     place_in_world(work, models)
     write_model_folder(work, models, graph)
-    shutil.rmtree(mapped, ignore_errors=True)
+    remove_folder(mapped)
     return models
 
 

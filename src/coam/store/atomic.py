@@ -96,6 +96,14 @@ def write_json(path: StrPath, value: Any, indent: int = 2) -> Path:
     return write_text(path, json.dumps(value, indent=indent) + "\n")
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whole or not at all: a run that is killed leaves no half of it under its name."""
+    if folder.is_dir():
+        doomed = _temporary_beside(folder)
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files and folders of killed runs in `folder`; those of a running process stay.
 
