@@ -21,12 +21,15 @@ from coam.cli import build_app
 Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
+load_once = cache(coam.matcher.matcher.load_matcher)
+
+
+@pytest.fixture
 def _one_matcher() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(coam.matcher.matcher, "load_matcher", cache(coam.matcher.matcher.load_matcher))
-    yield
-    patch.undo()
+    """Only while a test of the command line runs: others write weights anew and load them again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coam.matcher.matcher, "load_matcher", load_once)
+        yield
 
 
 @dataclass(frozen=True)
