@@ -63,11 +63,13 @@ def main() -> None:
         before = ""
         if options.torch == "newest":
             run(*pip, "--upgrade", "torch", "numpy")
-        if options.torch == "oldest":
-            run(*pip, *oldest((ROOT / "pyproject.toml").read_text()))
+        # Newer packages that coam needs may ask for a newer numpy: who stays with an old one tells pip.
+        kept = oldest((ROOT / "pyproject.toml").read_text()) if options.torch == "oldest" else []
+        if kept:
+            run(*pip, *kept)
         if options.torch:
             before = run(*version)
-        run(*pip, *bound, f"{wheel}[sfm]")
+        run(*pip, *bound, f"{wheel}[sfm]", *kept)
         after = run(*version)
         if before not in ("", after):
             raise SystemExit(f"installing coam changed torch or numpy: {before.strip()} to {after.strip()}")
