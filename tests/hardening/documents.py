@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -115,10 +116,14 @@ Document = tuple[str, str, Any, Callable[[Path], object]]  # name, file's name, 
 
 def attacks(model_folder: Path, work: Path, every: int = 1) -> Iterator[Attack]:
     """`model_folder`: a finished one of `coam sfm`; `every`: only each so manyth change."""
+    # The weights are read once here, and not in every child; afterwards others read theirs again.
+    with patch.object(coam.matcher.matcher, "load_model", cache(load_model)) as load:
+        load(DEFAULT_MODEL)
+        yield from _attacks(model_folder, work, every)
+
+
+def _attacks(model_folder: Path, work: Path, every: int) -> Iterator[Attack]:
     work.mkdir(parents=True, exist_ok=True)
-    if not hasattr(coam.matcher.matcher.load_model, "cache_info"):  # read once here, and not in every child
-        coam.matcher.matcher.load_model = cache(load_model)  # type: ignore[assignment]
-        coam.matcher.matcher.load_model(DEFAULT_MODEL)
     identity = {"matcher": {"name": "a", "settings": {"resolution": 640}}, "weights": "abc", "format": 2}
     documents: list[Document] = [
         ("settings", "settings.json", read_json(model_folder / "settings.json"), _settings),
