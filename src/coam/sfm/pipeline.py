@@ -41,9 +41,11 @@ from coam.sfm.tracks.align_graph import align_graph
 from coam.sfm.tracks.match_graph import (
     MatchGraph,
     build_graph,
+    graph_of_place,
     graph_of_strong_pairs,
     longest_tracks,
     place_keypoints,
+    find_places,
     save_keypoints,
 )
 from coam.sfm.verification.focal import calibrate
@@ -294,20 +296,33 @@ def place_in_world(work: Workspace, models: Sequence[Any]) -> None:
 def _map_into(
     folder: Path, given: MapperInput, work: Workspace, verified: VerifiedMatches, graph: MatchGraph
 ) -> None:
-    """Map from the longest tracks, of all pairs and of strong pairs, without misplaced photos: 0, 1, ..."""
+    """Map every place by itself, without misplaced photos; models largest first: 0, 1, ..."""
+    models = []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        databases = [Path(scratch) / name for name in ("all.db", "strong.db")]
-        strong = graph_of_strong_pairs(graph, given.options.strong_share)
-        for database, chosen in zip(databases, (graph, strong), strict=True):
-            few = longest_tracks(chosen, given.options.matches_per_pair)
-            write_database(database, few, verified.geometries, work.cameras)
-        models = run_mapper(given, databases)
-    for index, found in enumerate(models):
+        for names in find_places(graph, given.options.min_matches):
+            if len(names) < given.options.min_model_size:
+                break
+            own = graph_of_place(graph, names)
+            models += _map_place(Path(scratch), given, work, verified, own)
+    ordered = sorted(models, key=lambda model: -model.num_reg_images())
+    for index, found in enumerate(ordered):
         model, removed = remove_misplaced(found, given)
         for name in removed:
             work.say(f"{name}: taken out, what it shares with others contradicts its place or theirs")
         (folder / str(index)).mkdir()
         model.write(folder / str(index))
+
+
+def _map_place(
+    scratch: Path, given: MapperInput, work: Workspace, verified: VerifiedMatches, graph: MatchGraph
+) -> list[Any]:
+    """Models of one place, from the longest tracks of all its pairs and of the strong ones."""
+    databases = [scratch / name for name in ("all.db", "strong.db")]
+    strong = graph_of_strong_pairs(graph, given.options.strong_share)
+    for database, chosen in zip(databases, (graph, strong), strict=True):
+        few = longest_tracks(chosen, given.options.matches_per_pair)
+        write_database(database, few, verified.geometries, work.cameras)
+    return run_mapper(given, databases)
 
 
 def write_model_folder(work: Workspace, models: Sequence[Any], graph: MatchGraph) -> None:

@@ -6,6 +6,11 @@ one point) and whose rotation is right, so neither two-view verification nor rot
 two photos share most is what was taken side by side: the maximum spanning tree of the match graph joins all
 photos by their strongest pairs, and a point can be transferred along it from one photo of a weaker pair to
 the other. Where it arrives elsewhere than the pair's own match says, the match is wrong.
+
+Photos of different places have matches too, and some hundreds of them can fit one epipolar geometry: those of
+a network with attention are not independent. But the network does not believe in them. The sum of the scores
+of a pair's inliers is how many of them are expected to be right; where that is next to nothing the pair joins
+no photos (it is in no tree, and confirms nobody), and stays only where a path over other pairs confirms it.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ class PathConsistencyOptions:
     min_transferred: int = 20  # matches: a path that fewer survive says nothing
     trusted_share: float = 0.8  # of transferred matches that agree: above, those that were lost are kept too
     strong_share: float = 0.25  # of a photo's best pair: weaker pairs that no path confirms are left out
+    min_evidence: float = 10.0  # sum of scores of its inliers from which a pair joins photos
 
     RECORDED: ClassVar[str] = (
         "DetourOptions(reach=radius, max_error, few=min_transferred, trusted=trusted_share, "
@@ -53,21 +59,29 @@ def trusted_pairs(
 
     max_cycle_error: degrees within which triangles of relative rotations must close.
     """
-    accepted = {pair: verified.geometries[pair] for pair in verified.accepted}
+    evidence = verified.evidence()
+    if any(np.isnan(verified.inliers(pair).overlap) for pair in verified.accepted[:1]):
+        options = replace(options, min_evidence=0.0)  # scores of a matcher that is not calibrated count nothing
+    joining = {pair: verified.geometries[pair] for pair in joining_pairs(evidence, options)}
     cycles = check_cycles(
-        {pair: geometry.rotation for pair, geometry in accepted.items()},
-        {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
+        {pair: geometry.rotation for pair, geometry in joining.items()},
+        {pair: len(geometry.inliers) for pair, geometry in joining.items()},
         max_cycle_error,
     )
-    left = {pair: geometry for pair, geometry in verified.geometries.items() if pair not in cycles.removed}
-    verified = replace(verified, geometries=left)
-    consistent, removed = check_path_consistency(verified.evidence(), verified.inliers, options)
-    left = {pair: geometry for pair, geometry in left.items() if pair not in removed}
+    left = {pair: value for pair, value in evidence.items() if pair not in cycles.removed}
+    consistent, removed = check_path_consistency(left, verified.inliers, options)
+    removed = cycles.removed | removed
+    geometries = {pair: geometry for pair, geometry in verified.geometries.items() if pair not in removed}
     for pair, index in consistent.items():
-        left[pair] = replace(left[pair], inliers=left[pair].inliers[index])
-    unchecked = tuple(pair for pair in cycles.unchecked if pair in left)
-    cycles = replace(cycles, removed=cycles.removed | removed, unchecked=unchecked)
-    return replace(verified, geometries=left), cycles
+        geometries[pair] = replace(geometries[pair], inliers=geometries[pair].inliers[index])
+    unchecked = tuple(pair for pair in cycles.unchecked if pair in geometries)
+    cycles = replace(cycles, removed=removed, unchecked=unchecked)
+    return replace(verified, geometries=geometries), cycles
+
+
+def joining_pairs(evidence: Mapping[Pair, float], options: PathConsistencyOptions) -> list[Pair]:
+    """The pairs that may join photos, sorted: enough of their matches are expected to be right."""
+    return sorted(pair for pair, value in evidence.items() if value >= options.min_evidence)
 
 
 def check_path_consistency(
@@ -81,8 +95,9 @@ def check_path_consistency(
     its matches that stay, and the pairs of which too little is left, with one line each.
     """
     options = options or PathConsistencyOptions()
-    forest = SpanningForest(evidence)
-    strong = strong_pairs(evidence, options.strong_share)
+    joining = {pair: evidence[pair] for pair in joining_pairs(evidence, options)}
+    forest = SpanningForest(joining)
+    strong = strong_pairs(joining, options.strong_share)
 
     @lru_cache(maxsize=PAIRS_IN_MEMORY)
     def transfer(first: str, second: str) -> PointTransfer:
@@ -96,7 +111,10 @@ def check_path_consistency(
         matches = matches_of(pair)
         stays, reason = np.ones(len(matches), np.bool_), ""
         if pair not in forest.pairs:
-            arrived, agrees = transfer_along(matches, forest.path(*pair), transfer, options)
+            path = forest.path(*pair)
+            arrived = agrees = np.zeros(len(matches), np.bool_)
+            if path:
+                arrived, agrees = transfer_along(matches, path, transfer, options)
             stays, reason = _consistent_matches(arrived, agrees, pair in strong, options)
         if reason:
             removed[pair] = reason
@@ -191,8 +209,13 @@ class SpanningForest:
         self._before = lru_cache(maxsize=1)(lambda start: breadth_first_order(tree, start, directed=False)[1])
 
     def path(self, first: str, second: str) -> list[str]:
-        """Photos on the path between two photos of one tree, both included."""
-        start, names = self._number[first], [second]
+        """Photos on the path between two photos, both included; none where they are in different trees."""
+        if first not in self._number or second not in self._number:
+            return []
+        before, names = self._before(self._number[first]), [second]
         while names[-1] != first:
-            names.append(self._names[self._before(start)[self._number[names[-1]]]])
+            previous = before[self._number[names[-1]]]
+            if previous < 0:
+                return []
+            names.append(self._names[previous])
         return names[::-1]
