@@ -11,6 +11,9 @@ Photos of different places have matches too, and some hundreds of them can fit o
 a network with attention are not independent. But the network does not believe in them. The sum of the scores
 of a pair's inliers is how many of them are expected to be right; where that is next to nothing the pair joins
 no photos (it is in no tree, and confirms nobody), and stays only where a path over other pairs confirms it.
+In some it does believe, as in one house front for another; but then nobody else agrees. Pairs of one place
+confirm each other: a path over the one leads where the other does. A pair that is part of no such path, and
+that no path reaches, joins photos only where much more speaks for it.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ class PathConsistencyOptions:
     min_transferred: int = 20  # matches: a path that fewer survive says nothing
     trusted_share: float = 0.8  # of transferred matches that agree: above, those that were lost are kept too
     strong_share: float = 0.25  # of a photo's best pair: weaker pairs that no path confirms are left out
-    min_evidence: float = 10.0  # sum of scores of its inliers from which a pair joins photos
+    # Sums of scores of a pair's inliers, chosen on photos of five sets (alexander, fox, lund, sacre_coeur,
+    # sceaux) and eight of elsewhere at 448 px, checked on nine other sets and sixteen photos: docs/scale.md.
+    min_evidence: float = 10.0  # below it a pair joins no photos: pairs of different places had up to 7.2
+    alone_evidence: float = 100.0  # below it a pair must be confirmed by others: two house fronts had 86
 
     RECORDED: ClassVar[str] = (
         "DetourOptions(reach=radius, max_error, few=min_transferred, trusted=trusted_share, "
@@ -61,7 +67,7 @@ def trusted_pairs(
     """
     evidence = verified.evidence()
     if any(np.isnan(verified.inliers(pair).overlap) for pair in verified.accepted[:1]):
-        options = replace(options, min_evidence=0.0)  # scores of a matcher that is not calibrated count nothing
+        options = replace(options, min_evidence=0.0, alone_evidence=0.0)  # these scores are no probabilities
     joining = {pair: verified.geometries[pair] for pair in joining_pairs(evidence, options)}
     cycles = check_cycles(
         {pair: geometry.rotation for pair, geometry in joining.items()},
@@ -107,19 +113,31 @@ def check_path_consistency(
 
     consistent: dict[Pair, Ints] = {}
     removed: dict[Pair, str] = {}
+    paths: dict[Pair, list[Pair]] = {}  # the pairs of the tree that each pair was compared with
+    confirmed: set[Pair] = set()
     for pair in sorted(evidence):
         matches = matches_of(pair)
         stays, reason = np.ones(len(matches), np.bool_), ""
         if pair not in forest.pairs:
             path = forest.path(*pair)
+            paths[pair] = [(a, b) if (a, b) in forest.pairs else (b, a) for a, b in pairwise(path)]
             arrived = agrees = np.zeros(len(matches), np.bool_)
             if path:
                 arrived, agrees = transfer_along(matches, path, transfer, options)
             stays, reason = _consistent_matches(arrived, agrees, pair in strong, options)
+            known, right = int(arrived.sum()), int(agrees.sum())
+            if right >= max(options.min_transferred, known / 2):
+                confirmed |= {pair, *(paths[pair] if pair in joining else ())}
         if reason:
             removed[pair] = reason
         else:
             consistent[pair] = np.flatnonzero(stays)
+    alone = {pair for pair in consistent if pair not in confirmed}
+    alone = {pair for pair in alone if evidence[pair] < options.alone_evidence}
+    for pair in sorted(consistent):
+        if pair in alone or alone.intersection(paths.get(pair, ())):
+            del consistent[pair]
+            removed[pair] = "too weak to stand alone, and nothing confirms it"
     return consistent, removed
 
 
