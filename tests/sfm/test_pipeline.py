@@ -380,8 +380,7 @@ def test_photos_that_are_not_in_the_model_are_named_with_the_reason():
     assert len(lines) == 2
     assert lines[0].startswith("in no model, because no pair with them was verified: c;")
     assert lines[1] == (
-        "in no model, though some pairs were verified: d; "
-        "more photos between them and the others may help"
+        "in no model, though some pairs were verified: d; more photos between them and the others may help"
     )
     assert lines_about_missing([], accepted) == []
     many = lines_about_missing([f"p{k}" for k in range(11)], [])

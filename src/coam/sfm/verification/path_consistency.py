@@ -12,8 +12,8 @@ a network with attention are not independent. But the network does not believe i
 of a pair's inliers is how many of them are expected to be right; where that is next to nothing the pair joins
 no photos (it is in no tree, and confirms nobody), and stays only where a path over other pairs confirms it.
 In some it does believe, as in one house front for another; but then nobody else agrees. Pairs of one place
-confirm each other: a path over the one leads where the other does. A pair that is part of no such path, and
-that no path reaches, joins photos only where much more speaks for it.
+confirm each other: a path over the one leads where the other does. A pair of the tree that is part of no such
+path joins photos only where much more speaks for it.
 """
 
 from __future__ import annotations
@@ -65,29 +65,23 @@ def trusted_pairs(
 
     max_cycle_error: degrees within which triangles of relative rotations must close.
     """
-    evidence = verified.evidence()
+    accepted = {pair: verified.geometries[pair] for pair in verified.accepted}
     if any(np.isnan(verified.inliers(pair).overlap) for pair in verified.accepted[:1]):
         options = replace(options, min_evidence=0.0, alone_evidence=0.0)  # these scores are no probabilities
-    joining = {pair: verified.geometries[pair] for pair in joining_pairs(evidence, options)}
     cycles = check_cycles(
-        {pair: geometry.rotation for pair, geometry in joining.items()},
-        {pair: len(geometry.inliers) for pair, geometry in joining.items()},
+        {pair: geometry.rotation for pair, geometry in accepted.items()},
+        {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
         max_cycle_error,
     )
-    left = {pair: value for pair, value in evidence.items() if pair not in cycles.removed}
-    consistent, removed = check_path_consistency(left, verified.inliers, options)
-    removed = cycles.removed | removed
-    geometries = {pair: geometry for pair, geometry in verified.geometries.items() if pair not in removed}
+    left = {pair: geometry for pair, geometry in verified.geometries.items() if pair not in cycles.removed}
+    verified = replace(verified, geometries=left)
+    consistent, removed = check_path_consistency(verified.evidence(), verified.inliers, options)
+    left = {pair: geometry for pair, geometry in left.items() if pair not in removed}
     for pair, index in consistent.items():
-        geometries[pair] = replace(geometries[pair], inliers=geometries[pair].inliers[index])
-    unchecked = tuple(pair for pair in cycles.unchecked if pair in geometries)
-    cycles = replace(cycles, removed=removed, unchecked=unchecked)
-    return replace(verified, geometries=geometries), cycles
-
-
-def joining_pairs(evidence: Mapping[Pair, float], options: PathConsistencyOptions) -> list[Pair]:
-    """The pairs that may join photos, sorted: enough of their matches are expected to be right."""
-    return sorted(pair for pair, value in evidence.items() if value >= options.min_evidence)
+        left[pair] = replace(left[pair], inliers=left[pair].inliers[index])
+    unchecked = tuple(pair for pair in cycles.unchecked if pair in left)
+    cycles = replace(cycles, removed=cycles.removed | removed, unchecked=unchecked)
+    return replace(verified, geometries=left), cycles
 
 
 def check_path_consistency(
@@ -101,7 +95,7 @@ def check_path_consistency(
     its matches that stay, and the pairs of which too little is left, with one line each.
     """
     options = options or PathConsistencyOptions()
-    joining = {pair: evidence[pair] for pair in joining_pairs(evidence, options)}
+    joining = {pair: value for pair, value in evidence.items() if value >= options.min_evidence}
     forest = SpanningForest(joining)
     strong = strong_pairs(joining, options.strong_share)
 
@@ -114,7 +108,7 @@ def check_path_consistency(
     consistent: dict[Pair, Ints] = {}
     removed: dict[Pair, str] = {}
     paths: dict[Pair, list[Pair]] = {}  # the pairs of the tree that each pair was compared with
-    confirmed: set[Pair] = set()
+    confirmed: set[Pair] = set()  # pairs of the tree
     for pair in sorted(evidence):
         matches = matches_of(pair)
         stays, reason = np.ones(len(matches), np.bool_), ""
@@ -126,14 +120,13 @@ def check_path_consistency(
                 arrived, agrees = transfer_along(matches, path, transfer, options)
             stays, reason = _consistent_matches(arrived, agrees, pair in strong, options)
             known, right = int(arrived.sum()), int(agrees.sum())
-            if right >= max(options.min_transferred, known / 2):
-                confirmed |= {pair, *(paths[pair] if pair in joining else ())}
+            if pair in joining and right >= max(options.min_transferred, known / 2):
+                confirmed.update(paths[pair])
         if reason:
             removed[pair] = reason
         else:
             consistent[pair] = np.flatnonzero(stays)
-    alone = {pair for pair in consistent if pair not in confirmed}
-    alone = {pair for pair in alone if evidence[pair] < options.alone_evidence}
+    alone = {pair for pair in forest.pairs - confirmed if evidence[pair] < options.alone_evidence}
     for pair in sorted(consistent):
         if pair in alone or alone.intersection(paths.get(pair, ())):
             del consistent[pair]
