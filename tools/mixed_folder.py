@@ -4,9 +4,9 @@
 
 DATA: what the maintainers' data holds (multiview/NAME.tar, photos/photos-0N.tar). Puts --each photos of every
 set, evenly spaced by name, and --none photos of anything into OUT/photos: SET_NAME.jpg and none_NAME.jpg.
-They are reconstructed into OUT/model, which goes on where it was, with defaults, but for --orientation as-is: all
-are upright. Prints for every set how many of its photos came into its largest model, and how many photos of
-elsewhere into any of its models.
+They are reconstructed into OUT/model, which goes on where it was, with defaults, but for --orientation as-is:
+all are upright. Prints for every set how many of its photos came into its largest model, and how many photos
+of elsewhere into any of its models.
 """
 
 from __future__ import annotations
