@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -131,7 +131,7 @@ def test_a_failed_write_keeps_the_old_file(
         path.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
+    monkeypatch.setattr(safetensors.numpy, "save_file", full_disk)
     with pytest.raises(DataError, match="the disk is full"):
         save_model(net, file, "small")
     assert file.read_bytes() == before

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
 from coam.images.limits import open_checked, opened_picture
-from coam.store.atomic import atomic_write
 from coam.store.documents import check_shape, parse_json
-from coam.store.tensor_files import read_safetensors
+from coam.store.tensor_files import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -67,13 +66,9 @@ class PackedPairs:
 
     def save(self, path: str | Path) -> Path:
         """Write one .safetensors file, whole or not at all."""
-        from safetensors.numpy import save
-
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._array_names()}
+        arrays = {name: getattr(self, name) for name in self._array_names()}
         metadata = {name: json.dumps(getattr(self, name)) for name in _TEXT_FIELDS} | {"format": self.FORMAT}
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(save(arrays, metadata=metadata))
-        return Path(path)
+        return write_safetensors(path, arrays, metadata)
 
     @classmethod
     def load(cls, path: Self | str | Path) -> Self:
