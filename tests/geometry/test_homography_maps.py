@@ -22,6 +22,11 @@ def test_a_point_sent_to_infinity_is_inf_not_nan() -> None:
     assert mapped[2].tolist() == [2.0, 4.0]
 
 
+def test_a_point_that_one_coordinate_sends_to_infinity_is_there_as_a_whole() -> None:
+    almost_flat = np.diag([1.0, 1.0, 1e-310])  # 0 / 1e-310 is 0, and 5 / 1e-310 is more than a number holds
+    assert apply_homography(almost_flat, [[0, 5]]).tolist() == [[np.inf, np.inf]]
+
+
 def test_no_points() -> None:
     assert apply_homography(np.eye(3), np.zeros((0, 2))).shape == (0, 2)
 

@@ -15,7 +15,7 @@ def apply_homography(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
     matrix = np.asarray(homography, dtype=np.float64)
     xy = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     mapped = xy @ matrix[:, :2].T + matrix[:, 2]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         result = mapped[:, :2] / mapped[:, 2:]
     result[~np.isfinite(result).all(axis=1)] = np.inf
     return np.asarray(result)
