@@ -49,6 +49,13 @@ FAMILIES = (
 )
 
 
+KILLED: dict[str, Callable[[Path], kills.Work]] = {
+    "reconstruction": lambda place: kills.reconstruction(place / "photos"),
+    "dense": lambda place: kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
+    "training": lambda place: kills.training(place / "data"),
+}
+
+
 def corpus(place: Path, many: int) -> dict[str, Callable[[], Iterable[Attack]]]:
     """The attacks of every family that runs in forked processes. many: flipped bits of every kind of file."""
     return {
@@ -73,6 +80,9 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--many", type=int, default=200, help="flipped bits of every kind of file")
     parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    parser.add_argument(
+        "--runs", nargs="+", choices=tuple(KILLED), default=tuple(KILLED), help="that are killed"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bad, total = 0, Counter[str]()
@@ -91,11 +101,7 @@ def main() -> None:
             bad += tell_requests(requests.attack_app(place))
         if "kills" in options.families:
             print(f"\n{kills.HEAD}")
-            for work in (
-                kills.reconstruction(place / "photos"),
-                kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
-                kills.training(place / "data"),
-            ):
+            for work in (KILLED[name](place) for name in options.runs):
                 tally = kills.kill_again_and_again(work, place / work.name.replace(" ", "-"), options.kills)
                 print(tally, flush=True)
                 bad += not tally.is_whole
