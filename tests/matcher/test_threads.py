@@ -43,7 +43,8 @@ before = matcher.match(*{PAIRS[0]!r})
 child = os.fork()
 if child == 0:
     after = matcher.match(*{PAIRS[0]!r})
-    os._exit(0 if torch.get_num_threads() == 1 and after.ids0.tolist() == before.ids0.tolist() and len(after) > 30 else 1)
+    same = after.ids0.tolist() == before.ids0.tolist() and len(after) > 30
+    os._exit(0 if same and torch.get_num_threads() == 1 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     program = program.replace("PosixPath(", "str(")

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from coam.errors import CoamError, DataError, import_extra
-from coam.store.atomic import write_json
+from coam.store.atomic import StrPath, write_json
 from coam.store.checksums import content_digest
 
 MOST_BYTES = 64 << 20
 MOST_YAML_BYTES = 1 << 20  # recipes are small, and YAML is slow to read
 MOST_DEPTH = 64
 _SEAL = "sha256"
-StrPath = str | os.PathLike[str]
 
 
 class Whole(dict[str, Any]):
