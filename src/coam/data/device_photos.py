@@ -60,11 +60,6 @@ class DevicePhotos:
         """Which pixels to crop for the photos `index`: where `uniform` falls below the share, the copy's."""
         return index + len(self) * (uniform < self.copies_share)
 
-    @property
-    def nbytes(self) -> int:
-        """Device memory that the photos take."""
-        return self._pixels.nbytes
-
     def crop(self, index: Tensor, source_from_crop: Tensor, size: int) -> Tensor:
         """Crops (B, 3, size, size) in [0, 1] of the photos `index` (B,).
 

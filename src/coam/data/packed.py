@@ -60,7 +60,6 @@ class PackedPairs:
     pairs: Array  # (P, 2) int32 photo indices
     pair_shared: Array  # (P,) number of points that both photos observe, or a share: see the subclasses
     pair_angle: Array  # (P,) float32 degrees, median triangulation angle
-    pair_scale: Array  # (P,) float32 how much larger things are in the second photo than in the first
     scenes: tuple[str, ...]  # S
     names: tuple[str, ...]  # N
 
@@ -150,7 +149,6 @@ class PackedTracks(PackedPairs):
 
     FORMAT: ClassVar[str] = "coam-tracks-1"
 
-    radial: Array  # (N, 2) float64 radial distortion k1, k2 (COLMAP RADIAL model), 0 where there is none
     observation_offsets: Array  # (N + 1,) int64: observations of photo i are [offsets[i], offsets[i + 1])
     observation_point: Array  # (M,) int32 id of the 3D point over all scenes, ascending within a photo
     observation_xy: Array  # (M, 2) float32

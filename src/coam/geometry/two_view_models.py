@@ -93,10 +93,6 @@ class Homography(TwoViewModel):
         """Points (N, 2) of photo 0 in photo 1, (N, 2); inf where they are sent to infinity."""
         return apply_homography(self.matrix, points0)
 
-    def apply_inverse(self, points1: npt.ArrayLike) -> Array:
-        """Points (N, 2) of photo 1 in photo 0, (N, 2); inf where they are sent to infinity."""
-        return apply_homography(np.linalg.inv(self.matrix), points1)
-
     def residuals_of(self, points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array:
         wanted = np.asarray(points1, dtype=np.float64).reshape(-1, 2)
         return _finite_or_inf(np.linalg.norm(self.apply(points0) - wanted, axis=1))
