@@ -18,7 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from coam.errors import DataError
-from coam.evaluation.benchmarks.hpatches import find_image, known_homography, read_homography
+from coam.evaluation.benchmarks.hpatches import (
+    find_image,
+    known_homography,
+    match_errors_hpatches,
+    read_homography,
+)
 from coam.evaluation.benchmarks.invariance import corresponding_positions
 from coam.evaluation.metrics.measures import matching_accuracy, transfer_errors
 from coam.evaluation.metrics.tables import Metric, Row, mean_of
@@ -81,11 +86,6 @@ def score_evd(
     return row | {"mAA@10": float(np.mean(below[:10])), "error": error, "matches": float(len(matches))}
 
 
-def match_errors_evd(pair: EvaluationPair, matches: Matches) -> Array:
-    """Transfer error in pixels (N,) of each match, for pictures."""
-    return transfer_errors(matches.points0, matches.points1, known_homography(pair))
-
-
 EVD = Benchmark(
     name="evd",
     load=load_evd,
@@ -99,6 +99,6 @@ EVD = Benchmark(
     ),
     rank_by="error",
     rank_higher_is_better=False,
-    match_errors=match_errors_evd,
+    match_errors=match_errors_hpatches,
     correct_below=5.0,
 )
