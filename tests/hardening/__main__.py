@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", nargs="+", choices=tuple(KILLED), default=tuple(KILLED), help="that are killed"
     )
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bad, total = 0, Counter[str]()
@@ -97,12 +98,16 @@ def main() -> None:
                 outcomes = run_attacks(attacks(), place / "work")
                 total.update(outcome.word for outcome in outcomes)
                 bad += tell(family, outcomes)
-        if "requests" in options.families and find_spec("gradio"):
-            bad += tell_requests(requests.attack_app(place))
+        if "requests" in options.families:
+            if find_spec("gradio"):
+                bad += tell_requests(requests.attack_app(place))
+            else:
+                print("requests: not tried, the web app is not installed", file=sys.stderr)
         if "kills" in options.families:
             print(f"\n{kills.HEAD}")
             for work in (KILLED[name](place) for name in options.runs):
-                tally = kills.kill_again_and_again(work, place / work.name.replace(" ", "-"), options.kills)
+                runs = place / work.name.replace(" ", "-")
+                tally = kills.kill_again_and_again(work, runs, options.kills, options.seed)
                 print(tally, flush=True)
                 bad += not tally.is_whole
                 for line in (tally.failed + tally.different + tally.left)[:5]:
