@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
+from coam.cli.options import AllowUntrained, AsJson, Device, MatcherModel, check_choice, require_trained
 from coam.cli.printing import say
 from coam.errors import ConfigError
 
@@ -84,9 +84,7 @@ def register_command(
     keep_frame: Annotated[
         bool, typer.Option("--keep-frame", help="Of a folder: do not crop to the common part.")
     ] = False,
-    matcher: Annotated[
-        str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")
-    ] = None,
+    matcher: MatcherModel = None,
     resolution: Annotated[
         int | None, typer.Option(min=64, max=8192, help="Long side at which images are matched.")
     ] = None,

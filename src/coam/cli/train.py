@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.options import AsJson
 from coam.cli.printing import say
 from coam.errors import ConfigError
 
@@ -54,7 +55,7 @@ def train(
         typer.Option("--download", help="The encoder's public weights may be fetched if they are not here."),
     ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw RUN/curve.png, again and again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model. Run the same line again to go on where a run was stopped."""
     if (recipe is None) == (photos is None):
