@@ -16,7 +16,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def read_text(
         raise kind(f"{name}: cannot be read ({error.strerror}); {advice}") from error
     except ValueError as error:
         raise kind(f"{name}: is not a text file in UTF-8; {advice}") from error
+
+
+@contextmanager
+def one_line_for_damage(path: Path, form: str, advice: str) -> Iterator[None]:
+    """Around the reader of a file of ours: a file that is none of that `form` is one line."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; give {advice}")
+    try:
+        yield
+    except CoamError:
+        raise
+    except PermissionError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    except Exception as error:  # a damaged or foreign file can make its reader raise anything at all
+        raise DataError(f"{path}: is damaged or not {form}; write it again with coam match") from error
 
 
 def read_json(
