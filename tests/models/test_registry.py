@@ -280,5 +280,11 @@ def test_unknown_keys_architectures_and_networks() -> None:
         architecture_of(nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("widths", [[], [8] * 4, [8] * 6])
+def test_a_decoder_has_as_many_widths_as_the_encoder_has_levels(widths: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"CDUNetConfig\.decoder_widths: .* is no list of 5 numbers"):
+        config_from_dict(CDUNetConfig, {"decoder_widths": widths})
+
+
 def test_lists_from_json_become_tuples() -> None:
     assert config_from_dict(CDUNetConfig, {"projected_channels": [1, 2]}).projected_channels == (1, 2)
