@@ -76,10 +76,8 @@ def read_json(
     text = read_text(path, advice, kind)
     try:
         value = parse_json(text)
-        if isinstance(value, dict) and _SEAL in value:
-            seal = value.pop(_SEAL)
-            if seal != content_digest(value, {}):
-                raise ValueError("its checksum is another")
+        if isinstance(value, dict):
+            _unseal(value)
         check_shape(value, shape)
     except ValueError as error:
         raise kind(f"{os.fspath(path)}: is damaged ({error}); {advice}") from error
@@ -89,6 +87,24 @@ def read_json(
 def write_sealed_json(path: StrPath, value: Mapping[str, Any]) -> Path:
     """Write a JSON object with its checksum, whole or not at all."""
     return write_json(path, {**value, _SEAL: content_digest(value, {})})
+
+
+def _unseal(value: dict[str, Any]) -> None:
+    """Take the checksum out of an object, where it has one; a `ValueError` where it is not that of the rest.
+
+    Files from before have none. So one is known by its value too: damage to its name must not hide it.
+    """
+    for name in [name for name, item in value.items() if name == _SEAL or _is_digest(item)]:
+        rest = {other: item for other, item in value.items() if other != name}
+        fits = value[name] == content_digest(rest, {})
+        if fits != (name == _SEAL):
+            raise ValueError("its checksum is another")
+        if fits:
+            del value[name]
+
+
+def _is_digest(item: Any) -> bool:
+    return isinstance(item, str) and len(item) == 64
 
 
 def parse_json(text: str) -> Any:
