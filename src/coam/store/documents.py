@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coam.errors import CoamError, DataError, import_extra
+from coam.errors import CoamError, ConfigError, DataError, import_extra
 from coam.store.atomic import StrPath, write_json
 from coam.store.checksums import content_digest
 
@@ -105,6 +105,16 @@ def _unseal(value: dict[str, Any]) -> None:
 
 def _is_digest(item: Any) -> bool:
     return isinstance(item, str) and len(item) == 64
+
+
+def require_json(value: Any, where: str) -> None:
+    """Refuse a value that JSON cannot hold; `where` names what holds it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where} holds a value that JSON cannot ({error}); use plain values only"
+        ) from error
 
 
 def parse_json(text: str) -> Any:

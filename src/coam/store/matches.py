@@ -6,7 +6,6 @@ file that was damaged is refused. Nothing is ever pickled.
 
 from __future__ import annotations
 
-import json
 import math
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from coam.errors import ConfigError, DataError
 from coam.store.atomic import StrPath, atomic_write
 from coam.store.checksums import content_digest
-from coam.store.documents import one_line_for_damage
+from coam.store.documents import one_line_for_damage, require_json
 from coam.store.match_formats import ARRAYS, ENDINGS, FORMATS, Arrays, Header
 from coam.types import Grid, Matches, Size
 
@@ -69,12 +68,7 @@ def _header(matches: Matches) -> Header:
         "overlap": None if math.isnan(matches.overlap) else float(matches.overlap),
         "meta": matches.meta,
     }
-    try:
-        json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"matches.meta holds a value that JSON cannot ({error}); use plain values only"
-        ) from error
+    require_json(header, "matches.meta")
     return header
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from coam.errors import ConfigError, DataError
 from coam.store.archives import read_plain_npz
 from coam.store.atomic import StrPath, atomic_write
-from coam.store.documents import one_line_for_damage, parse_json
+from coam.store.documents import one_line_for_damage, parse_json, require_json
 from coam.types import FloatArray
 from coam.warp.field import Warp, WarpField
 
@@ -76,12 +76,7 @@ def _header(warp: Warp) -> dict[str, Any]:
         "overlap": None if math.isnan(warp.overlap) else float(warp.overlap),
         "meta": warp.meta,
     }
-    try:
-        json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"warp.meta holds a value that JSON cannot ({error}); use plain values only"
-        ) from error
+    require_json(header, "warp.meta")
     return header
 
 
