@@ -30,8 +30,7 @@ from coam.evaluation.benchmarks.registration import REGISTRATION, load_registrat
 from coam.evaluation.matchers.by_name import MatcherSpec, find_matcher
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, predict
-from coam.geometry.homography import fit_homography
-from coam.geometry.motions import misses
+from coam.geometry.homography import fit_homography, transfer_errors
 from coam.progress import progress
 from coam.registration.fitting import fit_transform
 from coam.registration.quality import (
@@ -107,7 +106,7 @@ def judged(pair: EvaluationPair, matches: Matches) -> Judged:
     bearable = right_within(matches.size1)
     ideal = fit_homography(*marks) if kind == MARKED_BY_HAND else None
     if ideal is not None:
-        bearable = max(bearable, 2 * float(misses(ideal, *marks).mean()))
+        bearable = max(bearable, 2 * float(transfer_errors(*marks, ideal).mean()))
     return Judged(pair.name, kind, pair.sequence, *values, error, error <= bearable)
 
 

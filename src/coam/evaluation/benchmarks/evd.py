@@ -25,11 +25,11 @@ from coam.evaluation.benchmarks.hpatches import (
     read_homography,
 )
 from coam.evaluation.benchmarks.invariance import corresponding_positions
-from coam.evaluation.metrics.measures import matching_accuracy, transfer_errors
+from coam.evaluation.metrics.measures import matching_accuracy
 from coam.evaluation.metrics.tables import Metric, Row, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import transfer_errors
 from coam.geometry.robust import Estimator, RansacOptions, estimate_homography
 from coam.types import Matches, Size
 
@@ -66,9 +66,7 @@ def visible_error(estimated: Array | None, true: Array, size0: Size, size1: Size
     places, wanted = corresponding_positions(true, size0, size1, COLUMNS)
     if not len(places):
         raise DataError("the homography sends nothing of the first photo into the second; unpack it again")
-    with np.errstate(invalid="ignore", divide="ignore"):
-        distance = np.linalg.norm(apply_homography(estimated, places) - wanted, axis=1)
-    return float(np.nan_to_num(distance, nan=np.inf).mean())
+    return float(transfer_errors(places, wanted, estimated).mean())
 
 
 def score_evd(
