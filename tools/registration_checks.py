@@ -1,6 +1,7 @@
 """What docs/register.md says about made pairs, measured: a GeoTIFF, an elastic deformation, 10,000 x 10,000.
 
     python tools/registration_checks.py geotiff|elastic|large [--out FOLDER] [--side 10000]
+    python tools/registration_checks.py marks --data FOLDER
 
 Each prints what it found and writes docs/results/registration-NAME.json; then: make docs-tables.
 
@@ -24,16 +25,21 @@ from docs_tables import RESULTS, Result, markdown
 
 import coam
 from coam import __version__, samples
+from coam.evaluation.benchmarks.registration import load_registration
 from coam.evaluation.matchers.by_name import find_matcher
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, fit_homography
+from coam.geometry.motions import FITS, misses
 from coam.images import load_image
 from coam.models.registry import DEFAULT_MODEL
+from coam.registration.fitting import FitOptions, fit_transform
 from coam.registration.outputs import write_outputs
+from coam.registration.quality import RIGHT_PIXELS
 from coam.registration.rasters import Raster, of_array, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE, resampled_tiles
 from coam.registration.transforms import PlaneTransform
 
 VIEW = "day_01"
+MISPLACED = 30.0  # pixels from where a registration has it: a mark that was set on something else
 
 
 def view() -> np.ndarray:
@@ -216,25 +222,72 @@ def register_large(out: Path, made: np.ndarray) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def polynomial_misses(degree: int, points: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Misses (N,) of a polynomial in x and y fitted to points (N, 2) and their targets (N, 2)."""
+    x, y = ((points - points.mean(axis=0)) / points.std(axis=0)).T
+    design = np.stack([x**i * y**j for i in range(degree + 1) for j in range(degree + 1 - i)], axis=1)
+    return np.linalg.norm(design @ np.linalg.lstsq(design, targets, rcond=None)[0] - targets, axis=1)
+
+
+def marks(data: Path) -> dict[str, Any]:
+    """All models on pairs whose hand marks a homography fitted to these misses by more than 5 px."""
+    found: dict[str, Any] = {}
+    matcher = coam.load_matcher()
+    for pair in load_registration(data / "dev_multimodal"):
+        assert pair.correspondences is not None
+        marks0, marks1 = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+        if misses(fit_homography(marks0, marks1), marks0, marks1).mean() <= RIGHT_PIXELS:
+            continue
+        matches = matcher.match(pair.image0, pair.image1)
+        rows: dict[str, Any] = {}
+        for model in ("similarity", "affine", "homography", "polynomial", "spline", "auto"):
+            fit = fit_transform(matches.points0, matches.points1, matches.size1, FitOptions(model=model))
+            if fit is None:
+                continue
+            miss = np.linalg.norm(fit.transform.points(marks0) - marks1, axis=1)
+            own = misses(FITS[model](marks0, marks1), marks0, marks1).mean() if model in FITS else np.nan
+            rows[model] = [miss.mean(), miss[miss < MISPLACED].mean(), own]
+        for degree in (2, 3):
+            own = polynomial_misses(degree, marks0, marks1).mean()
+            rows[f"polynomial of degree {degree}"] = [np.nan, np.nan, own]
+        found[pair.name] = {model: [float(value) for value in row] for model, row in rows.items()}
+    return found
+
+
+def marks_table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Pair, model, mean miss of all marks, of those not misplaced, and if fitted to the marks."""
+    rows = [
+        [pair, model, *("-" if np.isnan(value) else f"{value:.2f}" for value in (mean, rest, own))]
+        for pair, models in found.items()
+        for model, (mean, rest, own) in models.items()
+    ]
+    columns = ["pair", "model", "all marks, px", "without those misplaced", "fitted to the marks themselves"]
+    return columns, rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("check", choices=["geotiff", "elastic", "large"])
+    parser.add_argument("check", choices=["geotiff", "elastic", "large", "marks"])
     parser.add_argument("--out", type=Path, default=Path("out/registration"))
     parser.add_argument("--side", type=int, default=10_000, help="pixels, of large")
+    parser.add_argument("--data", type=Path, help="holds dev_multimodal/, for marks")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     checks: dict[str, Any] = {
         "geotiff": (lambda: geotiff(options.out), geotiff_table),
         "elastic": (elastic, elastic_table),
         "large": (lambda: large(options.out, options.side), large_table),
+        "marks": (lambda: marks(options.data), marks_table),
     }
     measure, table = checks[options.check]
     result = measure()
     print(json.dumps(result, indent=1))
     weights = {DEFAULT_MODEL: find_matcher(DEFAULT_MODEL).model_hash}
     command = f"python tools/registration_checks.py {options.check}"
+    if options.check == "marks":
+        command += " --data $DATA"
     columns, rows = table(result)
     source = Result(command, __version__, weights, columns, rows)
     source.save(RESULTS / f"registration-{options.check}.json")
