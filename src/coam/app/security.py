@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,7 +126,7 @@ def one_line_refusals() -> Iterator[None]:
 
     Errors of our own keep theirs: these are for us to mend.
     """
-    from gradio import queueing
+    queueing: Any = import_module("gradio.queueing")
 
     def print_exc() -> None:
         error = sys.exc_info()[1]
