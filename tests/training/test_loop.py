@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_cannot_be_written_gives_one_line(
     def failing(*_: object, **__: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", failing)
+    monkeypatch.setattr(safetensors.numpy, "save_file", failing)
     with pytest.raises(DataError, match=r"checkpoint.safetensors: cannot be written \(File too") as caught:
         train(tiny.with_steps(1), tiny.source(data), tiny.start(), tmp_path)
     assert "\n" not in str(caught.value)
@@ -395,6 +395,21 @@ def test_log_lines_of_steps_that_are_taken_again_are_dropped(tmp_path: Path) -> 
     drop_lines_after(path, 2)
     assert path.read_text() == '{"step": 1.0}\n{"step": 2.0}\n'
     drop_lines_after(tmp_path / "none.jsonl", 2)
+
+
+def test_damaged_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    damaged = [
+        "[" * 100_000,
+        "7",
+        "null",
+        '{"loss": 1.0}',
+        '{"step": "a"}',
+        '{"step": 2.0, "loss": [1]}',
+        "{",
+    ]
+    path.write_text("\n".join(['{"step": 1.0, "loss": 0.5}', *damaged, '{"step": 3.0}', '{"step": 4']))
+    assert read_log(path) == [{"step": 1.0, "loss": 0.5}, {"step": 3.0}]
 
 
 @pytest.mark.slow
