@@ -82,5 +82,6 @@ def test_settings_json_has_the_names_that_it_always_had():
     assert list(values)[:7] == [
         "pairing", "pairs_file", "neighbours", "cameras", "verify", "cycle_error", "detours",
     ]  # fmt: skip
-    assert values["detours"] == {"reach": 2.0, "max_error": 0.02, "few": 20, "trusted": 0.8, "strong": 0.25}
+    before = {"reach": 2.0, "max_error": 0.02, "few": 20, "trusted": 0.8, "strong": 0.25}
+    assert values["detours"] == before | {"min_evidence": 10.0, "alone_evidence": 100.0}
     assert values["mapper"]["links_per_pair"] == 300
