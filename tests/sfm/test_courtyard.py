@@ -110,3 +110,21 @@ def test_reduced_set_with_sift_on_a_grid(yard, poses, tmp_path):
         assert location.reason == ""
         errors = pose_errors({**model_poses(model), location.name: location.pose}, poses, size)
         assert errors.position[errors.names.index(location.name)] < most * size
+
+
+@pytest.mark.slow
+def test_photos_of_other_places_stay_out(yard, poses, tmp_path):
+    """Six views of the courtyard, and the real photos of the other samples: two of each place."""
+    from coam.matcher import load_matcher
+    from coam.samples import box, motorcycle, town
+
+    others = [*town(), *box(), motorcycle().left, motorcycle().right]
+    photos = copy(yard.day[:6], tmp_path / "photos")
+    for path in others:
+        shutil.copy(path, photos / f"{path.parent.name}_{path.name}")
+    matcher = load_matcher(max_matches=4096, resolution=448)
+    options = SfmOptions(orientation="as-is", tracks="merged")
+    summary = run_sfm(photos, tmp_path / "model", matcher, options)
+    assert summary["registered"] == sorted(path.name for path in yard.day[:6])
+    assert len(summary["models"]) == 1
+    assert len(summary["not_registered"]) == len(others)
