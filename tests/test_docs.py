@@ -55,7 +55,7 @@ def test_the_examples_of_getting_started_run(tmp_path: Path, monkeypatch: pytest
     import coam
 
     monkeypatch.chdir(tmp_path)
-    for name, view in (("a.jpg", "day_04"), ("b.jpg", "day_05")):
+    for name, view in (("a.jpg", "day_04"), ("b.jpg", "day_05"), ("c.jpg", "day_06")):
         Image.open(samples.courtyard().image(view)).resize((320, 240)).save(name)
     page = (REPOSITORY / "docs" / "getting-started.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

@@ -77,6 +77,12 @@ def figure_matches(make: Maker) -> list[Path]:
     ]
 
 
+def figure_photos(make: Maker) -> list[Path]:
+    """The real pairs without truth: a town from a plane, a box in a heap; lines by score."""
+    pairs = {"town": samples.town(), "box": samples.box()}
+    return [make.save(draw_matches(make.match(*pair)), name, 82) for name, pair in pairs.items()]
+
+
 def figure_day_night(make: Maker) -> list[Path]:
     """The same place by day and by night: lines by truth."""
     yard = samples.courtyard()
@@ -194,6 +200,7 @@ def screenshot(name: str) -> Image.Image:
 
 FIGURES: dict[str, Callable[[Maker], list[Path]]] = {
     "matches": figure_matches,
+    "photos": figure_photos,
     "day_night": figure_day_night,
     "attention": figure_attention,
     "distinctiveness": figure_distinctiveness,

@@ -1,6 +1,9 @@
 """What docs/register.md says about made pairs, measured: a GeoTIFF, an elastic deformation, 10,000 x 10,000.
 
     python tools/registration_checks.py geotiff|elastic|large [--out FOLDER] [--side 10000]
+    python tools/registration_checks.py marks --data FOLDER
+
+Each prints what it found and writes docs/results/registration-NAME.json; then: make docs-tables.
 
 The pictures are the bundled courtyard's. The moving image is another sensor's: its tones are bent and partly
 turned round, it is blurred, and noise is added. Errors are means over a grid of the fixed image.
@@ -12,26 +15,31 @@ import argparse
 import json
 import resource
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from docs_tables import RESULTS, Result
+from docs_tables import RESULTS, Result, markdown
 
 import coam
 from coam import __version__, samples
+from coam.evaluation.benchmarks.registration import load_registration
 from coam.evaluation.matchers.by_name import find_matcher
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, fit_homography
+from coam.geometry.motions import FITS, misses
 from coam.images import load_image
 from coam.models.registry import DEFAULT_MODEL
-from coam.registration import RegisterOptions
+from coam.registration.fitting import FitOptions, fit_transform
 from coam.registration.outputs import write_outputs
+from coam.registration.quality import RIGHT_PIXELS
 from coam.registration.rasters import Raster, of_array, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE, resampled_tiles
 from coam.registration.transforms import PlaneTransform
 
 VIEW = "day_01"
+MISPLACED = 30.0  # pixels from where a registration has it: a mark that was set on something else
 
 
 def view() -> np.ndarray:
@@ -63,7 +71,7 @@ def grid_of(size: tuple[int, int], cells: int = 40) -> np.ndarray:
     return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
-def geotiff(out: Path) -> dict[str, object]:
+def geotiff(out: Path) -> dict[str, Any]:
     """A 16-bit band without a place on Earth, laid onto a GeoTIFF of the same scene."""
     import rasterio
 
@@ -103,7 +111,7 @@ def geotiff(out: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str, Any]:
+def elastic(amplitude: float = 10.0, wave: float = 300.0) -> dict[str, Any]:
     """Waves of 10 px amplitude: what a homography, a polynomial, a spline and the dense warp leave."""
     rgb = view()
     size = (rgb.shape[1], rgb.shape[0])
@@ -131,19 +139,40 @@ def elastic(out: Path, amplitude: float = 10.0, wave: float = 300.0) -> dict[str
     return result
 
 
-def elastic_table(result: dict[str, Any]) -> Result:
+def geotiff_table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The model found, its errors, and what was kept of both files."""
+    kept = "kept" if found["crs_and_transform_kept"] else "lost"
+    row = [found["kind"], f"{found['mean_error_px']:.2f}", f"{found['worst_px']:.2f}", kept]
+    row.append(", ".join([found["type_and_nodata"][0], f"nodata {found['type_and_nodata'][1]:g}"]))
+    return ["model", "mean error, px", "worst, px", "FIXED's CRS, transform and size", "MOVING's type"], [row]
+
+
+def elastic_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Model, what it became, mean error and what 95 % of places stay below."""
     rows = [
         [model, found["kind"], f"{found['mean_error_px']:.2f}", f"{found['p95']:.2f}"]
         for model, found in result.items()
     ]
-    columns = ["`--model`", "is", "mean error, px", "95 % of places below, px"]
-    weights = {DEFAULT_MODEL: find_matcher(DEFAULT_MODEL).model_hash}
-    return Result("python tools/registration_checks.py elastic", __version__, weights, columns, rows)
+    return ["`--model`", "is", "mean error, px", "95 % of places below, px"], rows
 
 
-def large(out: Path, side: int = 10_000) -> dict[str, object]:
-    """A mosaic of side x side, moved by a known similarity; written by tiles, registered, peak memory."""
+def large_table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The side of both images, the model found, its errors and the peak memory of its process."""
+    row = [f"{found['side']:,}", found["kind"], f"{found['mean_error_px']:.2f}", f"{found['worst_px']:.2f}"]
+    row += [f"{found['confidence']:.2f}", f"{found['peak_memory_gb']:.1f}"]
+    return ["pixels a side", "model", "mean error, px", "worst, px", "confidence", "peak memory, GB"], [row]
+
+
+def large(out: Path, side: int = 10_000) -> dict[str, Any]:
+    """A mosaic of side x side and the same moved by a known similarity, registered; with its peak memory."""
+    # A process for each step, so that the peak memory of registering is its own.
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as alone:
+        made = alone.apply(make_large, (out, side))
+        return {"side": side} | alone.apply(register_large, (out, made))
+
+
+def make_large(out: Path, side: int) -> np.ndarray:
+    """OUT/fixed.tif, OUT/moving.tif of side x side, written by tiles, and the motion (3, 3) between them."""
     import tifffile
 
     views = [load_image(samples.courtyard().image(f"day_{n:02d}")).rgb for n in range(1, 13)]
@@ -171,15 +200,14 @@ def large(out: Path, side: int = 10_000) -> dict[str, object]:
     target.flush()
     del fixed, target, source
     (out / "fixed.npy").unlink()
-    return {"made": made.tolist()}
+    return made
 
 
-def register_large(out: Path, windows: int = 4) -> dict[str, object]:
-    """The registration of `large`, alone in its process, so that the peak memory is its own."""
-    made = np.array(json.loads((out / "large.json").read_text())["made"])
+def register_large(out: Path, made: np.ndarray) -> dict[str, Any]:
+    """The registration of OUT/moving.tif, its error beside `made`, and the peak memory of this process."""
     start = time.perf_counter()
     rasters = open_raster(out / "moving.tif"), open_raster(out / "fixed.tif")
-    found = coam.register(*rasters, options=RegisterOptions(windows=windows))
+    found = coam.register(*rasters)
     middle = time.perf_counter()
     write_outputs(found, *rasters, [out / "registered.tif", out / "registered.checker.jpg"], DEFAULT_RESAMPLE)
     points = grid_of(rasters[1].size)
@@ -194,27 +222,76 @@ def register_large(out: Path, windows: int = 4) -> dict[str, object]:
     }  # fmt: skip
 
 
+def polynomial_misses(degree: int, points: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Misses (N,) of a polynomial in x and y fitted to points (N, 2) and their targets (N, 2)."""
+    x, y = ((points - points.mean(axis=0)) / points.std(axis=0)).T
+    design = np.stack([x**i * y**j for i in range(degree + 1) for j in range(degree + 1 - i)], axis=1)
+    return np.linalg.norm(design @ np.linalg.lstsq(design, targets, rcond=None)[0] - targets, axis=1)
+
+
+def marks(data: Path) -> dict[str, Any]:
+    """All models on pairs whose hand marks a homography fitted to these misses by more than 5 px."""
+    found: dict[str, Any] = {}
+    matcher = coam.load_matcher()
+    for pair in load_registration(data / "dev_multimodal"):
+        assert pair.correspondences is not None
+        marks0, marks1 = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+        if misses(fit_homography(marks0, marks1), marks0, marks1).mean() <= RIGHT_PIXELS:
+            continue
+        matches = matcher.match(pair.image0, pair.image1)
+        rows: dict[str, Any] = {}
+        for model in ("similarity", "affine", "homography", "polynomial", "spline", "auto"):
+            fit = fit_transform(matches.points0, matches.points1, matches.size1, FitOptions(model=model))
+            if fit is None:
+                continue
+            miss = np.linalg.norm(fit.transform.points(marks0) - marks1, axis=1)
+            own = misses(FITS[model](marks0, marks1), marks0, marks1).mean() if model in FITS else np.nan
+            rows[model] = [miss.mean(), miss[miss < MISPLACED].mean(), own]
+        for degree in (2, 3):
+            own = polynomial_misses(degree, marks0, marks1).mean()
+            rows[f"polynomial of degree {degree}"] = [np.nan, np.nan, own]
+        found[pair.name] = {model: [float(value) for value in row] for model, row in rows.items()}
+    return found
+
+
+def marks_table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Pair, model, mean miss of all marks, of those not misplaced, and if fitted to the marks."""
+    rows = [
+        [pair, model, *("-" if np.isnan(value) else f"{value:.2f}" for value in (mean, rest, own))]
+        for pair, models in found.items()
+        for model, (mean, rest, own) in models.items()
+    ]
+    columns = ["pair", "model", "all marks, px", "without those misplaced", "fitted to the marks themselves"]
+    return columns, rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("check", choices=["geotiff", "elastic", "large", "register-large"])
+    parser.add_argument("check", choices=["geotiff", "elastic", "large", "marks"])
     parser.add_argument("--out", type=Path, default=Path("out/registration"))
-    parser.add_argument("--side", type=int, default=10_000)
-    parser.add_argument("--windows", type=int, default=4, help="along each side, that are looked at closer")
+    parser.add_argument("--side", type=int, default=10_000, help="pixels, of large")
+    parser.add_argument("--data", type=Path, help="holds dev_multimodal/, for marks")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.check == "large":
-        (options.out / "large.json").write_text(json.dumps(large(options.out, options.side)))
-        print("made; now: python tools/registration_checks.py register-large")
-        return
-    if options.check == "register-large":
-        result = register_large(options.out, options.windows)
-    else:
-        result = {"geotiff": geotiff, "elastic": elastic}[options.check](options.out)
+    checks: dict[str, Any] = {
+        "geotiff": (lambda: geotiff(options.out), geotiff_table),
+        "elastic": (elastic, elastic_table),
+        "large": (lambda: large(options.out, options.side), large_table),
+        "marks": (lambda: marks(options.data), marks_table),
+    }
+    measure, table = checks[options.check]
+    result = measure()
     print(json.dumps(result, indent=1))
-    if options.check == "elastic":
-        elastic_table(result).save(RESULTS / "registration-elastic.json")
+    weights = {DEFAULT_MODEL: find_matcher(DEFAULT_MODEL).model_hash}
+    command = f"python tools/registration_checks.py {options.check}"
+    if options.check == "marks":
+        command += " --data $DATA"
+    columns, rows = table(result)
+    source = Result(command, __version__, weights, columns, rows)
+    source.save(RESULTS / f"registration-{options.check}.json")
+    print(markdown(source))
 
 
 if __name__ == "__main__":

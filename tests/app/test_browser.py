@@ -450,6 +450,19 @@ def test_a_turned_example_is_found_and_swapped_photos_are_new_ones(page, address
     assert "overlap score" in answer(page, "match-status", "overlap score")
 
 
+def test_examples_of_real_photos_fill_both_places(page, address):
+    open_app(page, address)
+    sizes = "[1, 2].map(k => document.querySelector(`#photo-${k} img`)?.naturalWidth)"
+    for name, widths in (("town from above", [640, 640]), ("box in a heap", [324, 512])):
+        page.get_by_role("button", name=f"Example: {name}").click()
+        until(page, f"([a, b]) => {{ const s = {sizes}; return s[0] === a && s[1] === b; }}", widths)
+    page.wait_for_timeout(600)
+    page.click("#match-start")
+    words = answer(page, "match-status", "overlap score")
+    assert float(words.split("overlap score ")[1].split(":")[0]) > 0.9
+    keep(page, "box")
+
+
 @pytest.mark.parametrize("kind", ["broken", "huge"])
 def test_bad_uploads_get_a_clear_message(page, address, huge_png, tmp_path, kind):
     broken = tmp_path / "broken.jpg"

@@ -204,3 +204,19 @@ def test_a_refusal_empties_what_was_shown(monkeypatch):
 def test_without_being_asked_for_there_is_no_endpoint():
     app = create_app(limits=Limits())
     assert {each.api_visibility for each in app.fns.values()} == {"private"}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [(3, None, "resolution"), (3, float("nan"), "resolution"), (4, "many", "most"), (4, float("inf"), "most"),
+     (2, 5, "model"), (0, [1], "photo1"), (6, {}, "picture")],
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind_are_refused_in_one_line(asked, place, value, name):
+    functions, pair = asked
+    arguments = [*pair, 128, LOOK, "lines"]
+    arguments[place] = value
+    with pytest.raises(Exception, match=f"{name} must be a (number|text)") as refused:
+        functions["match"](*arguments)
+    assert (
+        type(refused.value).__name__ == "Error"
+    )  # gradio's: a line for the program, no traceback in the log

@@ -364,7 +364,9 @@ def test_no_event_of_any_tab_gives_a_file_of_the_server(served, photos, tmp_path
 
 
 @pytest.mark.parametrize(
-    "value", [1e308, "../../etc", {"path": "/etc/hostname"}], ids=["huge", "path", "file"]
+    "value",
+    [1e308, "\0", "../../etc", {"path": "/etc/hostname"}],
+    ids=["huge", "zero byte", "path", "file"],
 )
 def test_no_control_takes_a_value_that_the_page_would_not_send(served, photos, value, capfd):
     """Sliders and choices of every tab, one at a time, beside sound photos: nothing is begun."""

@@ -103,3 +103,16 @@ def test_a_folder_is_laid_onto_its_first(run, images: tuple[Path, Path], tmp_pat
     shapes = {load_image(tmp_path / "out" / name).rgb.shape for name in ("a.png", "b.png")}
     assert len(shapes) == 1
     assert (220, 290) < shapes.pop()[:2] < (240, 320)
+
+
+def test_a_tiff_that_nothing_can_write_is_refused_before_the_work(
+    run, images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coam.registration import outputs, pair
+
+    monkeypatch.setattr(outputs, "find_spec", lambda name: None)
+    monkeypatch.setattr(pair, "find_registration", lambda *_: pytest.fail("the work was done"))
+    result = run("register", *map(str, images), "-o", str(tmp_path / "a.tif"), *FAST)
+    assert result.exit_code == 2
+    assert "tifffile is not installed; install it with: pip install" in result.stderr
+    assert not (tmp_path / "a.tif").exists()

@@ -100,7 +100,8 @@ def main() -> None:
                 bad += tell(family, outcomes)
         if "requests" in options.families:
             if find_spec("gradio"):
-                bad += tell_requests(requests.attack_app(place))
+                bad += tell_requests("requests to the app", requests.attack_app(place))
+                bad += tell_requests("calls of its API", requests.attack_api(place))
             else:
                 print("requests: not tried, the web app is not installed", file=sys.stderr)
         if "kills" in options.families:
@@ -128,15 +129,13 @@ def tell(family: str, outcomes: list[Outcome]) -> int:
     return len(defects)
 
 
-def tell_requests(found: dict[str, list[str]]) -> int:
-    """The same of requests to the app."""
+def tell_requests(what: str, found: dict[str, list[str]]) -> int:
+    """The same of requests to the app, or calls of its API."""
     defects = {word: names for word, names in found.items() if word in requests.DEFECTS}
     number = sum(map(len, found.values()))
-    refused = sum(len(names) for word, names in found.items() if word.startswith("4") or word == "closed")
+    refused = sum(len(found[word]) for word in found if word[0] == "4" or word in ("closed", "refused"))
     wrong = sum(map(len, defects.values()))
-    print(
-        f"| requests to the app | {number} | {refused} | {number - refused - wrong} | {wrong} |", flush=True
-    )
+    print(f"| {what} | {number} | {refused} | {number - refused - wrong} | {wrong} |", flush=True)
     for word, names in defects.items():
         print(f"{word}: {names[:5]}", file=sys.stderr, flush=True)
     return wrong

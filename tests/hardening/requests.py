@@ -1,7 +1,8 @@
-"""Hostile requests to the real web app: no file is told of, no traceback is in its log, it stays alive."""
+"""Hostile requests to the real web app and its API: no file is told of, no traceback, it stays alive."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from support import REPOSITORY
 
@@ -171,7 +173,7 @@ def requests(port: int, secret: Path, upload: Path, random: int = 20) -> Iterato
 
 
 @contextmanager
-def running_app(work: Path) -> Iterator[tuple[int, Path]]:
+def running_app(work: Path, *options: str) -> Iterator[tuple[int, Path]]:
     """The real app in a process of its own: its port, and the file with all that it says."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -180,7 +182,7 @@ def running_app(work: Path) -> Iterator[tuple[int, Path]]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "TMPDIR": str(work)}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "coam", "app", "--port", str(port), "--device", "cpu"],
+            [sys.executable, "-m", "coam", "app", "--port", str(port), "--device", "cpu", *options],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -242,4 +244,95 @@ def attack_app(work: Path, every: int = 1, seconds: float = 8) -> dict[str, list
     return found
 
 
-DEFECTS = ("500", "502", "secret", "dead", "traceback")
+# ---- the API: every endpoint, one argument at a time
+
+OPTIONS: tuple[object, ...] = (
+    None, True, -1, 0, 1e308, float("inf"), float("nan"), "", "x" * 10_000, "\0", "../../x", [], [[1]], {},
+    {"path": "/etc/passwd"}, {"__type__": "update"},
+)  # fmt: skip
+
+
+def hostile_photos(port: int, secret: Path, sound: Path) -> tuple[object, ...]:
+    """What may stand where a photo is asked for; `sound`: a photo that was uploaded."""
+    meta = {"meta": {"_type": "gradio.FileData"}}
+    paths = [str(secret), "/dev/zero", "/proc/self/environ", "/etc/passwd", "\0", "", f"{sound}/../../x"]
+    addresses = ["file:///etc/passwd", f"http://127.0.0.1:{port}/", "http://169.254.169.254/x.png", "data:,x"]
+    return (
+        None, 1, "x", [], {}, *({"path": path, **meta} for path in paths),
+        *({"path": None, "url": url, **meta} for url in addresses),
+        {"path": str(sound), "url": addresses[1], "orig_name": "../../x\0", **meta},
+    )  # fmt: skip
+
+
+def calls(port: int, secret: Path, sound: Path) -> Iterator[tuple[str, str, list[object]]]:
+    """A name, an endpoint of the API and its arguments: sound ones, of which one is not."""
+    told = json.loads(ask_for(port, "GET", "/gradio_api/info")[1])
+    photo = {"path": str(sound), "meta": {"_type": "gradio.FileData"}}
+    small = {"resolution": 320, "most": 64, "looks": "one look", "x": 10.0, "y": 10.0, "key": "x"}
+    for endpoint, parts in told["named_endpoints"].items():
+        wanted = parts["parameters"]
+        arguments: list[object] = []
+        for part in wanted:
+            given = {"Image": photo, "File": [photo, photo]}.get(part["component"])
+            arguments.append(given or small.get(part["parameter_name"], part.get("parameter_default")))
+        for place, part in enumerate(wanted):
+            is_photo = part["component"] in ("Image", "File")
+            for number, value in enumerate(hostile_photos(port, secret, sound) if is_photo else OPTIONS):
+                name = f"{endpoint} {part['parameter_name']} {number}"
+                yield name, endpoint, [*arguments[:place], value, *arguments[place + 1 :]]
+        for few in ([], [None] * 30, arguments[:1]):
+            yield f"{endpoint} with {len(few)} arguments", endpoint, few
+
+
+def ask_for(port: int, method: str, target: str, body: bytes = b"", kind: str = "") -> tuple[int, bytes]:
+    """Status and body of an answer, read until the app ends it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    try:
+        connection.request(method, target, body, {"Content-Type": kind} if kind else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def uploaded(port: int, photo: Path) -> Path:
+    """Where the app has put a photo that was uploaded."""
+    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    body = head + photo.read_bytes() + b"\r\n--x--\r\n"
+    _, answer = ask_for(port, "POST", "/gradio_api/upload", body, "multipart/form-data; boundary=x")
+    return Path(json.loads(answer)[0])
+
+
+def attack_api(work: Path, every: int = 1) -> dict[str, list[str]]:
+    """Names of calls by what became of them, of which `DEFECTS` are defects; `refused`: in one line."""
+    secret, photo = work / "secret.png", work / "small.png"
+    secret.write_text(SECRET)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)).save(photo)
+    found: dict[str, list[str]] = {}
+    with running_app(work, "--api") as (port, log):
+        for name, endpoint, arguments in list(calls(port, secret, uploaded(port, photo)))[::every]:
+            found.setdefault(_call(port, endpoint, arguments), []).append(name)
+            if not is_alive(port):
+                found.setdefault("dead", []).append(name)
+        if "Traceback" in log.read_text(errors="replace"):
+            found["traceback"] = [log.read_text(errors="replace")[-1500:]]
+    return found
+
+
+def _call(port: int, endpoint: str, arguments: list[object]) -> str:
+    body = json.dumps({"data": arguments}).encode()
+    status, answer = ask_for(port, "POST", f"/gradio_api/call{endpoint}", body, "application/json")
+    if status != 200:
+        return str(status)
+    _, told = ask_for(port, "GET", f"/gradio_api/call{endpoint}/{json.loads(answer)['event_id']}")
+    if SECRET.encode() in told or b"root:x:0" in told:
+        return "secret"
+    event, _, data = told.decode(errors="replace").strip().rpartition("event: ")[2].partition("\ndata: ")
+    if event == "error":
+        line = json.loads(data)
+        line = line["error"] if line else ""
+        return "several lines" if line and ("\n" in line or "Traceback" in line) else "refused"
+    return event
+
+
+DEFECTS = ("500", "502", "secret", "dead", "traceback", "several lines")

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import coam
 from coam import samples
 from coam.errors import ConfigError, DataError
+from coam.geometry.homography import apply_homography
 from coam.samples.ground_truth_maps import sample_smooth
 from coam.samples.multiview import Camera
 
@@ -78,6 +80,24 @@ def test_lookup_across_a_step_is_not_trusted() -> None:
     points = np.array([[0.5, 0.5], [1.5, 0.5], [1.0, 0.0], [2.0, 1.0]])
     _, trusted = sample_smooth(step, points, max_spread=1.0)
     assert trusted.tolist() == [True, False, True, True]
+
+
+# Town and box
+
+
+def test_the_real_pairs_without_truth_are_all_there() -> None:
+    assert [_pixels(path).shape for path in samples.town()] == [(480, 640, 3)] * 2
+    assert [_pixels(path).shape for path in samples.box()] == [(223, 324, 3), (384, 512, 3)]
+
+
+@pytest.mark.slow
+def test_the_box_lies_in_the_heap_where_it_is_seen() -> None:
+    """Corners of its label and of the photo on it, and one of its own, marked by eye to about 2 px."""
+    alone = np.array([[141, 20], [139.5, 202], [279, 203], [3, 2], [122.5, 58], [150, 165]])
+    heap = np.array([[186, 177], [166, 271], [243.5, 282.5], [119.5, 162.5], [174.5, 195], [175.5, 250.5]])
+    found = coam.match(*samples.box()).homography()
+    assert found is not None
+    assert np.linalg.norm(apply_homography(found.matrix, alone) - heap, axis=1).max() < 4
 
 
 # Motorcycle

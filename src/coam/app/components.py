@@ -109,7 +109,7 @@ def examples_row(gradio: Any, engine: Engine, examples: Examples, photos: list[A
 
         return fill
 
-    with gradio.Row(elem_id="examples"):
+    with gradio.Row(elem_id="examples", equal_height=True):
         for title, read in examples.items():
             if is_installed(read):
                 button = gradio.Button(f"Example: {title}", size="sm")
@@ -173,10 +173,9 @@ def downloads(gradio: Any, tab: str, label: str = "download") -> Any:
 
 def _motorcycle() -> tuple[RGB, RGB]:
     from coam import samples
-    from coam.images import load_image
 
     pair = samples.motorcycle()
-    return load_image(pair.left).rgb, load_image(pair.right).rgb
+    return _read(pair.left, pair.right)
 
 
 def _motorcycle_turned() -> tuple[RGB, RGB]:
@@ -189,15 +188,34 @@ def _motorcycle_turned() -> tuple[RGB, RGB]:
 
 def _courtyard(name0: str, name1: str) -> tuple[RGB, RGB]:
     from coam import samples
-    from coam.images import load_image
 
     yard = samples.courtyard()
-    return load_image(yard.image(name0)).rgb, load_image(yard.image(name1)).rgb
+    return _read(yard.image(name0), yard.image(name1))
+
+
+def _town() -> tuple[RGB, RGB]:
+    from coam import samples
+
+    return _read(*samples.town())
+
+
+def _box() -> tuple[RGB, RGB]:
+    from coam import samples
+
+    return _read(*samples.box())
+
+
+def _read(path0: Path, path1: Path) -> tuple[RGB, RGB]:
+    from coam.images import load_image
+
+    return load_image(path0).rgb, load_image(path1).rgb
 
 
 EXAMPLES: Examples = {
     "motorcycle": _motorcycle,
     "motorcycle, turned and cut": _motorcycle_turned,
+    "town from above": _town,
+    "box in a heap": _box,
     "courtyard, day and night": partial(_courtyard, "day_04", "night_02"),
     "courtyard, night and day": partial(_courtyard, "night_03", "day_08"),
 }

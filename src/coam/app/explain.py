@@ -37,7 +37,7 @@ def explain_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, list
     files = ui.downloads(gradio, "explain")
 
     def explain(
-        photo1: str, photo2: str, model: str, resolution: int, x: float, y: float, distinctiveness: bool
+        photo1: str, photo2: str, model: str, resolution: int, x: Any, y: Any, distinctiveness: bool
     ) -> Steps:
         """Similarity and attention of one point of photo 1 over photo 2, as a picture."""
         from coam.viz import draw_explanation

@@ -58,7 +58,7 @@ def geometry_tab(gradio: Any, engine: Engine, pair: list[Any]) -> tuple[Job, lis
         looks: str,
         kind: str,
         threshold: float,
-        focal: float,
+        focal: float | None,
     ) -> Steps:
         """Homography, fundamental matrix or pose of two photos: as .json, and in .npz with the matches."""
         from coam.viz import match_page
@@ -113,7 +113,7 @@ def is_matched(engine: Engine, pair: tuple[Any, ...]) -> bool:
     return engine.is_matched(engine.matcher(model, int(resolution), int(most), looks), photos)
 
 
-def check(kind: str, threshold: float, focal: float) -> None:
+def check(kind: str, threshold: float, focal: float | None) -> None:
     """Refuse what the controls of the page would not send."""
     if kind not in KINDS:
         raise ConfigError(f"there is no geometry {kind!r}; choose one of {', '.join(KINDS)}")
@@ -126,7 +126,7 @@ def check(kind: str, threshold: float, focal: float) -> None:
 
 
 def fit(
-    found: MatchedPair, photos: list[Upload], kind: str, threshold: float, focal: float
+    found: MatchedPair, photos: list[Upload], kind: str, threshold: float, focal: float | None
 ) -> TwoViewModel | None:
     """The model of the matches; a pose takes `focal` (pixels), or with 0 what the photos' EXIF tells."""
     from coam.cli.geometry import GeometryRequest

@@ -6,15 +6,17 @@ is shown; a tab gets words and the values of its parts, a program (the HTTP API)
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from coam.app.page import refusal
-from coam.errors import CoamError, DataError
+from coam.errors import CoamError, ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,19 @@ def with_deadline(job: Callable[..., Generator[Any, Any, Any]], seconds: float) 
     return limited
 
 
+def _started(job: Job, inputs: Sequence[Any]) -> Steps:
+    """The job with arguments of the kinds that its signature names: a request may hold anything."""
+    for value, wanted in zip(inputs, signature(job).parameters.values(), strict=True):
+        kinds = str(wanted.annotation).split(" | ")
+        if value is None and ("None" in kinds or kinds[0] == "str"):  # jobs tell which photo is missing
+            continue
+        if kinds[0] in ("int", "float") and not (isinstance(value, int | float) and math.isfinite(value)):
+            raise ConfigError(f"{wanted.name} must be a number")
+        if kinds[0] == "str" and not isinstance(value, str):
+            raise ConfigError(f"{wanted.name} must be a text")
+    return job(*inputs)
+
+
 def for_tab(gradio: Any, job: Job, parts: int) -> Callable[..., Generator[Any, None, None]]:
     """The job as an event of the page: (words, value of each of `parts` parts, files) at every step.
 
@@ -67,7 +82,7 @@ def for_tab(gradio: Any, job: Job, parts: int) -> Callable[..., Generator[Any, N
     @wraps(job)
     def run(*inputs: Any) -> Generator[Any, None, None]:
         try:
-            with closing(job(*inputs)) as steps:
+            with closing(_started(job, inputs)) as steps:
                 while True:
                     try:
                         words = next(steps)
@@ -90,7 +105,7 @@ def for_programs(gradio: Any, job: Job, seconds: float) -> Callable[..., tuple[d
     def run(*inputs: Any) -> tuple[dict[str, Any], list[str]]:
         ends = time.monotonic() + seconds
         try:
-            with closing(job(*inputs)) as steps:
+            with closing(_started(job, inputs)) as steps:
                 while True:
                     try:
                         next(steps)

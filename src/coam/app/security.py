@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,13 +126,14 @@ def one_line_refusals() -> Iterator[None]:
 
     Errors of our own keep theirs: these are for us to mend.
     """
-    from gradio import queueing
+    queueing: Any = import_module("gradio.queueing")
 
     def print_exc() -> None:
         error = sys.exc_info()[1]
-        steps = traceback.walk_tb(error.__traceback__ if error else None)
-        raised = [str(frame.f_globals.get("__name__")) for frame, _ in steps]
-        if raised and raised[-1].startswith("gradio."):
+        steps = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error else None)]
+        raised = [str(frame.f_globals.get("__name__")) for frame in steps]
+        read = any(frame.f_code.co_name == "preprocess_data" for frame in steps)  # gradio's, on what was sent
+        if read or (raised and raised[-1].startswith("gradio.")):
             _LOG.warning("a job was refused (%s)", type(error).__name__)
         else:
             traceback.print_exc()

@@ -168,13 +168,14 @@ def _register_pair(
     from coam.cli.match import patience
     from coam.cli.outputs import check_outputs
     from coam.images.mask import load_mask
-    from coam.registration.outputs import KNOWN, write_outputs
+    from coam.registration.outputs import KNOWN, require_writers, write_outputs
     from coam.registration.pair import find_registration
     from coam.registration.rasters import open_raster
     from coam.registration.result import RegistrationRefused
 
     inputs = [path for path in (moving, fixed, mask, fixed_mask) if path is not None]
     checked = check_outputs(outputs, inputs, KNOWN)
+    require_writers(checked)
     rasters = [open_raster(path) for path in (moving, fixed)]
     masks = [
         None if given is None else load_mask(given, raster.size)

