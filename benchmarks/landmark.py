@@ -219,7 +219,7 @@ class LandmarkMatcher:
         inside = np.isfinite(true1).all(axis=1) & (true1 > 0).all(axis=1) & (true1 < sizes[b] - 1).all(axis=1)
         ids0, shown, true1, depth = ids0[inside], shown[inside], true1[inside], depth[inside]
         grid = scene.grid(b)
-        ids1 = nearest_ids(grid, true1)
+        ids1 = grid.nearest(true1)
         there, found1 = scene.surface(b)
         seen = np.linalg.norm(np.nan_to_num(there[ids1] - shown, nan=99.0), axis=1) < 0.01 * depth + 0.1
         ray0, ray1 = shown - centres[a], shown - centres[b]
@@ -240,7 +240,7 @@ class LandmarkMatcher:
         measured = np.concatenate([measured, rng.uniform(0, sizes[b] - 1, (more, 2))])
         scores = np.concatenate([scores, rng.uniform(0.1, 0.7, more)])
         measured = np.clip(measured, 0, sizes[b] - 1)
-        ids1 = nearest_ids(grid, measured)
+        ids1 = grid.nearest(measured)
         order = np.argsort(-scores, kind="stable")
         for ids in (ids0, ids1):  # mutual: every grid position is used once
             _, unique = np.unique(ids[order], return_index=True)
@@ -252,8 +252,3 @@ class LandmarkMatcher:
             points0, measured.astype(np.float32), scores.astype(np.float32), ids0, ids1,
             size0, size1, scene.grid(a), grid, overlap=float(count / (count + 60)),
         )  # fmt: skip
-
-
-def nearest_ids(grid: Grid, points: Floats) -> npt.NDArray[np.int64]:
-    """Ids of the grid positions nearest to points (N, 2)."""
-    return np.asarray(grid.nearest(points), np.int64)

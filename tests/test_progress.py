@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import coam.progress
-from coam.progress import progress, time_left
+from coam.progress import progress, stages, time_left
 
 
 @pytest.fixture
@@ -81,3 +81,20 @@ def test_a_terminal_gets_a_bar_on_stderr(
     assert "5/8" in captured.err
     assert "loss 0.50" in captured.err
     assert captured.out == ""
+
+
+def test_a_stage_begins_when_it_or_its_total_is_heard_of_first(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stages("preparing") as report:
+        for second, (stage, done, total) in enumerate(
+            [("a", 0, 9), ("a", 3, 9), ("b", 1, 2), ("b", 1, 4)], 1
+        ):
+            clock[0] = 20.0 * second
+            report(stage, done, total)
+    assert capsys.readouterr().err.splitlines() == [
+        "a: 0 of 9",
+        "a: 3 of 9, about 40 s left",
+        "b: 1 of 2, about 1 s left",
+        "b: 1 of 4, about 1 s left",
+    ]

@@ -141,7 +141,7 @@ ONE_PLACE = {
     r"can_fuse\(": {"kernels/availability.py", "tensors.py"},
     r"def (rotation_angle|angle_between|cross_matrix|skew\w*|sampson\w*)\(": "geometry",
     r"extract_features\(": {"sfm/sift.py"},
-    r"\b(safe_open|save_file|load_file)\(": {"store/tensor_files.py"},
+    r"(import|from) safetensors": {"store/tensor_files.py"},
     r"torch\.optim\b.*\(": "training",
 }
 

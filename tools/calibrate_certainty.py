@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from logistic_regression import logistic_regression
 
 from coam.data.pack_rgbd import _read_frames
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
@@ -34,6 +35,7 @@ from coam.matching.flow import DenseFlow, find_flow_both_ways
 
 Array = npt.NDArray[Any]
 RIGHT = 3.0  # pixels of photos up to the matcher's resolution; of larger ones, of the resized photo
+RIDGE = 1e-4  # of the weights of standardised features
 SAMPLES = 3000  # positions of each photo
 PLAUSIBLE = 12.0  # pixels: farther off, a flow tells nothing about the truth's own error
 SMOOTH = 20.0  # flow cells over which the truth's own error is the same
@@ -130,35 +132,6 @@ def drawn(flow: DenseFlow, back: DenseFlow, label: Array) -> tuple[Array, Array]
     return features[chosen].astype(np.float64), label.ravel()[chosen]
 
 
-def fit(x: Array, y: Array, weight: Array) -> tuple[Array, float]:
-    """Weights (K,), none negative, and bias of a logistic regression of y (N,) on x (N, K)."""
-    used = list(range(x.shape[1]))
-    while True:
-        deviation = x[:, used].std(axis=0) + 1e-9
-        mean = x[:, used].mean(axis=0)
-        design = np.column_stack([(x[:, used] - mean) / deviation, np.ones(len(x))])
-        beta = newton(design, y, weight / weight.sum())
-        if (beta[:-1] >= 0).all():
-            weights = np.zeros(x.shape[1])
-            weights[used] = beta[:-1] / deviation
-            return weights, float(beta[-1] - (beta[:-1] * mean / deviation).sum())
-        used.pop(int(np.argmin(beta[:-1])))
-
-
-def newton(design: Array, y: Array, weight: Array, ridge: float = 1e-4) -> Array:
-    """Coefficients of a logistic regression; `ridge` keeps them finite, the last one is free."""
-    beta = np.zeros(design.shape[1])
-    penalty = ridge * np.diag([1.0] * (len(beta) - 1) + [1e-9])
-    for _ in range(50):
-        p = 1 / (1 + np.exp(-design @ beta))
-        gradient = design.T @ (weight * (p - y)) + penalty @ beta
-        step = np.linalg.solve((design * (weight * p * (1 - p))[:, None]).T @ design + penalty, gradient)
-        beta -= step
-        if np.abs(step).max() < 1e-9:
-            break
-    return beta
-
-
 def main() -> None:
     """Collect, fit and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -174,7 +147,8 @@ def main() -> None:
     x = np.concatenate([features for parts in sources.values() for features, _ in parts])
     y = np.concatenate([labels for parts in sources.values() for _, labels in parts])
     counts = [sum(len(labels) for _, labels in parts) for parts in sources.values()]
-    weights, bias = fit(x, y, np.repeat([1 / count for count in counts], counts))
+    weight = np.repeat([1 / count for count in counts], counts) / len(counts)
+    weights, bias = logistic_regression(x, y, weight, RIDGE, signs=[1] * x.shape[1])
     for name, parts in sources.items():
         right = np.mean(np.concatenate([labels for _, labels in parts]))
         print(f"{name}: {len(parts)} photos, {right:.1%} of their positions right")

@@ -17,14 +17,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from calibrate_certainty import newton
 from compare_alignment import sets_of, stored
+from logistic_regression import newton, probability
 
 from coam.evaluation.pairs import Array
 from coam.geometry.match_probability import log_score
 from coam.types import Matches
 
 RIGHT = 3.0  # pixels
+RIDGE = 1e-4
 RESOLUTION = 800  # of the default matcher
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 
@@ -59,11 +60,11 @@ def fitted(sets: list[Samples]) -> Array:
     x, y, weight = (
         np.concatenate(parts) for parts in zip(*((s.features, s.right, s.weight) for s in sets), strict=True)
     )
-    return newton(np.column_stack([x, np.ones(len(x))]), y, weight / weight.sum())
+    return newton(x[:, None], y, weight / weight.sum(), RIDGE)
 
 
 def predicted(sets: Samples, beta: Array) -> Array:
-    return 1 / (1 + np.exp(-(beta[0] * sets.features + beta[1])))
+    return probability(beta[0] * sets.features + beta[1])
 
 
 def table(held_out: list[tuple[Samples, Array]]) -> list[str]:

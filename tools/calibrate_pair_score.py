@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from logistic_regression import logistic_regression
 
 from coam.evaluation.benchmarks.pair_score import load_pair_score
 from coam.evaluation.pairs import EvaluationPair
@@ -51,28 +52,14 @@ def measure(
 def fit_calibration(
     statistics: npt.ArrayLike, same_place: npt.ArrayLike, ridge: float = 1e-2
 ) -> dict[str, Any]:
-    """Logistic regression of `same_place` (N,) on `statistics` (N, 4) by Newton's method.
+    """Logistic regression of `same_place` (N,) on `statistics` (N, 4).
 
-    The two classes weigh the same whatever their numbers, and `ridge` keeps the weights finite when the
-    classes can be told apart without error.
+    The two classes weigh the same whatever their numbers.
     """
-    x = np.asarray(statistics, dtype=np.float64)
-    y = np.asarray(same_place, dtype=np.float64)
-    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-9
-    design = np.column_stack([(x - mean) / deviation, np.ones(len(x))])
+    x, y = np.asarray(statistics, dtype=np.float64), np.asarray(same_place, dtype=np.float64)
     weight = np.where(y > 0.5, 0.5 / max(y.sum(), 1), 0.5 / max((1 - y).sum(), 1))
-    penalty = ridge * np.diag([1.0] * x.shape[1] + [0.0])
-    beta = np.zeros(design.shape[1])
-    for _ in range(100):
-        p = 1.0 / (1.0 + np.exp(-design @ beta))
-        gradient = design.T @ (weight * (p - y)) + penalty @ beta
-        hessian = (design * (weight * p * (1 - p))[:, None]).T @ design + penalty + 1e-9 * np.eye(len(beta))
-        step = np.linalg.solve(hessian, gradient)
-        beta -= step
-        if np.abs(step).max() < 1e-9:
-            break
-    weights = beta[:-1] / deviation
-    return {"weights": weights.tolist(), "bias": float(beta[-1] - (weights * mean).sum())}
+    weights, bias = logistic_regression(x, y, weight, ridge)
+    return {"weights": weights.tolist(), "bias": bias}
 
 
 def held_out_figures(probability: np.ndarray, label: np.ndarray) -> dict[str, float]:

@@ -17,20 +17,20 @@ line of the left-out ones, to docs/results/registration-confidence.json; then: m
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from docs_tables import RESULTS, Result, markdown
+from logistic_regression import logistic_regression, probability
 
 from coam import __version__
 from coam.evaluation.benchmarks.registration import REGISTRATION, load_registration
 from coam.evaluation.matchers.by_name import MatcherSpec, find_matcher
 from coam.evaluation.pairs import EvaluationPair, limit_pairs
 from coam.evaluation.predictions import PredictionStore, predict
-from coam.geometry.homography import fit_homography
-from coam.geometry.motions import misses
+from coam.geometry.homography import fit_homography, transfer_errors
 from coam.progress import progress
 from coam.registration.fitting import fit_transform
 from coam.registration.quality import (
@@ -106,44 +106,8 @@ def judged(pair: EvaluationPair, matches: Matches) -> Judged:
     bearable = right_within(matches.size1)
     ideal = fit_homography(*marks) if kind == MARKED_BY_HAND else None
     if ideal is not None:
-        bearable = max(bearable, 2 * float(misses(ideal, *marks).mean()))
+        bearable = max(bearable, 2 * float(transfer_errors(*marks, ideal).mean()))
     return Judged(pair.name, kind, pair.sequence, *values, error, error <= bearable)
-
-
-def fit_logistic(
-    x: np.ndarray, y: np.ndarray, signs: Sequence[int] | None = None
-) -> tuple[np.ndarray, float]:
-    """Weights (F,) and bias of a ridge-regularised logistic regression, in units of the features.
-
-    signs: of the weights; a feature whose weight would have the other one is left out, the worst first.
-    """
-    free = np.ones(x.shape[1], bool)
-    while True:
-        found, bias = _fit_free(x[:, free], y)
-        weights = np.zeros(x.shape[1])
-        weights[free] = found
-        against = np.zeros(len(weights)) if signs is None else -weights * signs * x.std(axis=0)
-        if against.max() <= 0:
-            return weights, bias
-        free[against.argmax()] = False
-
-
-def _fit_free(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
-    z = np.column_stack([(x - mean) / spread, np.ones(len(x))])
-    w = np.zeros(z.shape[1])
-    penalty = RIDGE * np.diag([1.0] * x.shape[1] + [0.0])
-    for _ in range(100):
-        p = probability(z, w, 0.0)
-        gradient = z.T @ (p - y) + penalty @ w
-        w -= np.linalg.solve((z * (p * (1 - p) + 1e-9)[:, None]).T @ z + penalty, gradient)
-    weights = w[:-1] / spread
-    return weights, float(w[-1] - weights @ mean)
-
-
-def probability(x: np.ndarray, weights: np.ndarray, bias: float) -> np.ndarray:
-    """Of rows of features (N, F)."""
-    return 1 / (1 + np.exp(-np.clip(x @ weights + bias, -60, 60)))
 
 
 def fit_both(rows: list[Judged]) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +121,8 @@ def fit_both(rows: list[Judged]) -> tuple[np.ndarray, np.ndarray]:
         (whole, HOLDS_BY, [row.holds_by for row in whole]),
     ):
         right = np.array([float(row.right) for row in some])
-        weights, bias = fit_logistic(np.array(values), right, [SIGNS[name] for name in names])
+        signs = [SIGNS[name] for name in names]
+        weights, bias = logistic_regression(np.array(values), right, np.ones(len(right)), RIDGE, signs)
         found.append(np.append(weights, bias))
     return found[0], found[1]
 
@@ -168,8 +133,8 @@ def probabilities(rows: list[Judged], found: np.ndarray, holds: np.ndarray) -> n
         [
             0.0
             if row.found_by is None or row.holds_by is None
-            else probability(row.found_by, found[:-1], found[-1])
-            * probability(row.holds_by, holds[:-1], holds[-1])
+            else probability(found[:-1] @ row.found_by + found[-1])
+            * probability(holds[:-1] @ row.holds_by + holds[-1])
             for row in rows
         ]
     )

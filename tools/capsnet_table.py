@@ -102,7 +102,7 @@ def _run(
     rows = []
     for pair, matches in zip(chosen, spec.create().match_many(photos), strict=True):
         rows.append(benchmark.score_pair(pair, matches, benchmark.settings))
-        _dot(1)
+        _dot()
     return _report(benchmark, chosen, rows, spec, folder, settings)
 
 
@@ -137,11 +137,15 @@ def _invariance(matcher: Any, name: str, settings: Settings, folder: Path) -> di
     pairs, spec = limit_pairs(load_invariance(settings.homography), settings.limit), spec_of(matcher, name)
     if is_finished(folder, pairs, spec):
         return read_report(folder)
-    return _report(INVARIANCE, pairs, measure_invariance(matcher, pairs, _dot), spec, folder, settings)
+    rows = []
+    for row in measure_invariance(matcher, pairs):
+        rows.append(row)
+        _dot()
+    return _report(INVARIANCE, pairs, rows, spec, folder, settings)
 
 
-def _dot(done: int) -> None:
-    print("." * done, end="", file=sys.stderr, flush=True)
+def _dot() -> None:
+    print(".", end="", file=sys.stderr, flush=True)
 
 
 # ---- tables

@@ -27,9 +27,10 @@ from coam.evaluation.benchmarks.posed_pairs import load_posed_pairs
 from coam.evaluation.benchmarks.warp import TRUTH, VISIBLE, load_warps
 from coam.evaluation.matchers.by_name import find_matcher
 from coam.evaluation.metrics.bootstrap import compare_paired
-from coam.evaluation.metrics.measures import error_auc, matching_accuracy, transfer_errors
+from coam.evaluation.metrics.measures import error_auc, matching_accuracy
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.predictions import PredictionStore, predict
+from coam.geometry.homography import transfer_errors
 from coam.geometry.robust import RansacOptions
 from coam.images import load_image
 from coam.images.patch_alignment import AlignOptions

@@ -15,7 +15,10 @@ from urllib.parse import unquote, urlparse
 
 
 class CoamError(Exception):
-    """Base of every error that a user can cause and can mend."""
+    """Base of every error that a user can cause and can mend; one line, whatever names it repeats."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__()).replace("\n", "\\n")
 
 
 class ImageError(CoamError):

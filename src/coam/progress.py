@@ -58,6 +58,22 @@ def progress(
     yield lines
 
 
+@contextmanager
+def stages(label: str, unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """As `progress`, told (stage, done, total): a stage begins when it, or its total, is heard of first."""
+    with progress(label, unit=unit) as bar:
+        known: tuple[str, int] | None = None
+
+        def report(stage: str, done: int, total: int) -> None:
+            nonlocal known
+            if known != (stage, total):
+                known = stage, total
+                bar.begin(stage, total)
+            bar.update(done)
+
+        yield report
+
+
 class _Stage:
     """Where a stage stands, and how long the rest of it will take."""
 

@@ -1,4 +1,4 @@
-"""Devices and their fused kernels, constant tensors, and products that are exact on every device.
+"""Devices, threads and fused kernels, constant tensors, and products that are exact on every device.
 
 A small tensor made from Python numbers is copied from host to device, and the copy waits for the device. In
 code that runs in every training step such waits cost more than the arithmetic, and a CUDA graph cannot
@@ -7,9 +7,10 @@ hold them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType
 
 import numpy as np
@@ -65,6 +66,16 @@ def fused_kernels(device: torch.device) -> ModuleType | None:
     from coam.kernels import fused
 
     return fused
+
+
+@cache
+def survive_forks() -> None:
+    """From now on a process that is forked from this one goes on with one thread.
+
+    PyTorch's threads do not survive a fork, and the child would wait for them for ever.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:

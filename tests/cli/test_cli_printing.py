@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import coam.cli
-from coam.errors import printable
+from coam.errors import ImageError, printable
 from coam.evaluation.reports.text import markdown_name
+from coam.images import load_image
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 
@@ -26,6 +27,21 @@ def test_control_characters_are_shown_and_not_obeyed():
     assert printable("gpj.\u202egpj") == r"gpj.\u202egpj"
     assert printable("two\nlines\tand ä €") == "two\nlines\tand ä €"
     assert printable("\udcff") == r"\udcff"
+
+
+def test_an_error_is_one_line_whatever_name_it_repeats(tmp_path):
+    for name in (
+        "two\nlines.jpg",
+        "two\rlines.jpg",
+        "two\x0blines.jpg",
+        "two\u2028lines.jpg",
+        f"{CLEAR}.jpg",
+    ):
+        (tmp_path / name).write_bytes(b"no picture")
+        with pytest.raises(ImageError, match="is not a picture that can be read") as error:
+            load_image(tmp_path / name)
+        assert len(str(error.value).splitlines()) == 1
+        assert not set(str(error.value)) & set("\n\r\x0b\x1b\x07")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,6 @@ def test_homography_of_a_photo_seen_at_a_slant(estimator):
     assert corner_error(found.matrix, TILTED, (width, height)) < 1.0
     points = np.array([[100.0, 80], [500, 300]])
     np.testing.assert_allclose(found.apply(points), apply_homography(TILTED, points), atol=0.5)
-    np.testing.assert_allclose(found.apply_inverse(found.apply(points)), points, atol=1e-6)
     assert found.inliers.mean() > 0.9
 
 

@@ -7,6 +7,7 @@ from coam.geometry.homography import (
     corner_error,
     fit_homography,
     scaled_homography,
+    transfer_errors,
 )
 
 
@@ -22,8 +23,25 @@ def test_a_point_sent_to_infinity_is_inf_not_nan() -> None:
     assert mapped[2].tolist() == [2.0, 4.0]
 
 
+def test_a_point_that_one_coordinate_sends_to_infinity_is_there_as_a_whole() -> None:
+    almost_flat = np.diag([1.0, 1.0, 1e-310])  # 0 / 1e-310 is 0, and 5 / 1e-310 is more than a number holds
+    assert apply_homography(almost_flat, [[0, 5]]).tolist() == [[np.inf, np.inf]]
+
+
 def test_no_points() -> None:
     assert apply_homography(np.eye(3), np.zeros((0, 2))).shape == (0, 2)
+
+
+def test_planted_errors_are_measured_in_image_1() -> None:
+    double = np.diag([2.0, 2.0, 1.0])
+    points0 = np.array([[10, 10], [20, 5], [7, 7]])
+    planted = np.array([[0, 0], [3, 4], [0, -2]])
+    assert transfer_errors(points0, 2 * points0 + planted, double).tolist() == [0, 5, 2]
+
+
+def test_nan_and_infinite_points_are_wrong_matches() -> None:
+    errors = transfer_errors([[1, 1], [2, 2]], [[np.nan, 1], [np.inf, 2]], np.eye(3))
+    assert np.isinf(errors).all()
 
 
 def test_corner_error_of_a_shift_is_its_length() -> None:

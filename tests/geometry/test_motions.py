@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coam.geometry.homography import apply_homography
-from coam.geometry.motions import FITS, fit_motion, halves, held_out_misses, misses, simplest, simplest_motion
+from coam.geometry.homography import apply_homography, transfer_errors
+from coam.geometry.motions import FITS, fit_motion, halves, held_out_misses, simplest, simplest_motion
 
 SQUARE = np.array([[0, 0], [2, 0], [2, 2], [0, 2.0]])
 
@@ -51,7 +51,7 @@ def test_only_kinds_that_are_asked_for() -> None:
     found = simplest_motion(points, 1.1 * points, ("affine",))
     assert found is not None
     assert found[0] == "affine"
-    assert misses(found[1], points, 1.1 * points).max() < 1e-9
+    assert transfer_errors(points, 1.1 * points, found[1]).max() < 1e-9
 
 
 def test_few_inliers_are_no_motion() -> None:
@@ -65,7 +65,7 @@ def test_few_inliers_are_no_motion() -> None:
 
 def test_misses_are_distances() -> None:
     shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
-    assert misses(shift, SQUARE, SQUARE).tolist() == [5.0] * 4
+    assert transfer_errors(SQUARE, SQUARE, shift).tolist() == [5.0] * 4
 
 
 def test_a_fold_that_determines_nothing_is_missed_by_any_distance() -> None:

@@ -49,6 +49,13 @@ FAMILIES = (
 )
 
 
+KILLED: dict[str, Callable[[Path], kills.Work]] = {
+    "reconstruction": lambda place: kills.reconstruction(place / "photos"),
+    "dense": lambda place: kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
+    "training": lambda place: kills.training(place / "data"),
+}
+
+
 def corpus(place: Path, many: int) -> dict[str, Callable[[], Iterable[Attack]]]:
     """The attacks of every family that runs in forked processes. many: flipped bits of every kind of file."""
     return {
@@ -73,6 +80,10 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--many", type=int, default=200, help="flipped bits of every kind of file")
     parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    parser.add_argument(
+        "--runs", nargs="+", choices=tuple(KILLED), default=tuple(KILLED), help="that are killed"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bad, total = 0, Counter[str]()
@@ -87,17 +98,17 @@ def main() -> None:
                 outcomes = run_attacks(attacks(), place / "work")
                 total.update(outcome.word for outcome in outcomes)
                 bad += tell(family, outcomes)
-        if "requests" in options.families and find_spec("gradio"):
-            bad += tell_requests("requests to the app", requests.attack_app(place))
-            bad += tell_requests("calls of its API", requests.attack_api(place))
+        if "requests" in options.families:
+            if find_spec("gradio"):
+                bad += tell_requests("requests to the app", requests.attack_app(place))
+                bad += tell_requests("calls of its API", requests.attack_api(place))
+            else:
+                print("requests: not tried, the web app is not installed", file=sys.stderr)
         if "kills" in options.families:
             print(f"\n{kills.HEAD}")
-            for work in (
-                kills.reconstruction(place / "photos"),
-                kills.dense_points(place / "to-be-dense", place / "photos-of-it"),
-                kills.training(place / "data"),
-            ):
-                tally = kills.kill_again_and_again(work, place / work.name.replace(" ", "-"), options.kills)
+            for work in (KILLED[name](place) for name in options.runs):
+                runs = place / work.name.replace(" ", "-")
+                tally = kills.kill_again_and_again(work, runs, options.kills, options.seed)
                 print(tally, flush=True)
                 bad += not tally.is_whole
                 for line in (tally.failed + tally.different + tally.left)[:5]:

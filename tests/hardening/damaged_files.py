@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from coam.data.packed import PackedTracks
 from coam.errors import DataError
 from coam.models.registry import load_model, save_model
 from coam.sfm.colmap_model import read_model
@@ -27,17 +27,17 @@ from coam.warp.field import Warp, WarpField
 from coam.warp.files import load_warp, save_warp
 from hardening.attempts import Attack
 from support.damage import flipped
+from support.packed_tracks import make_packed
 from support.small_networks import small_stacked
 from support.some_matches import some_matches
 
 
 @dataclass(frozen=True)
 class Format:
-    """A sound file, and what is read from it as one digest; None where damage cannot be told from content."""
+    """A sound file, and what is read from it as one digest."""
 
     path: Path
-    digest: Callable[[Path], str] | None
-    reads: Callable[[Path], Any] | None = None
+    digest: Callable[[Path], str]
 
 
 def digest_of_matches(matches: Matches) -> str:
@@ -68,6 +68,12 @@ def _digest_of_network(path: Path) -> str:
     file = load_model(str(path))
     arrays = {name: value.numpy() for name, value in file.model.state_dict().items()}
     return content_digest({"name": file.name, "card": json.dumps(file.card)}, arrays)
+
+
+def _digest_of_tracks(path: Path) -> str:
+    fields = vars(PackedTracks.load(path))
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return content_digest({name: fields[name] for name in ("scenes", "names")}, arrays)
 
 
 RECORDS = {
@@ -108,6 +114,8 @@ def make_formats(folder: Path) -> dict[str, Format]:
     formats["warp"] = Format(folder / "a.warp.npz", _digest_of_warp)
     save_model(small_stacked(), folder / "weights.safetensors", "sound", {"licence": "x"}, torch.float32)
     formats["weights"] = Format(folder / "weights.safetensors", _digest_of_network)
+    make_packed([points[0], points[1]], [(0, 1)], [10.0], [0, 0]).save(folder / "tracks.safetensors")
+    formats["tracks"] = Format(folder / "tracks.safetensors", _digest_of_tracks)
     write_sealed_json(folder / "sealed.json", {"points": 1885, "names": ["a", "b"], "error": 0.25})
     formats["sealed json"] = Format(folder / "sealed.json", lambda path: content_digest(read_json(path), {}))
     return formats
@@ -116,7 +124,6 @@ def make_formats(folder: Path) -> dict[str, Format]:
 def attacks(folder: Path, flips: int = 20, cuts: int = 5) -> Iterator[Attack]:
     """`flips` flipped bits and `cuts` cut ends of every format, and of journals."""
     for name, form in make_formats(folder).items():
-        assert form.digest is not None
         truth, content = form.digest(form.path), form.path.read_bytes()
         for number, damaged in enumerate(_damaged(content, flips, cuts)):
             run = partial(_compare, damaged, form.path.suffix, form.digest, truth)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coam.errors import CoamError, DataError
+from coam.errors import CoamError
 from hardening import archives, damaged_files, documents, full_disk, kills, lists, memory, pictures, recipes
-from hardening.attempts import Attack, count, in_child, run_attacks
+from hardening.attempts import Attack, Refused, count, in_child, run_attacks
 from hardening.models import make_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="attacks run in forked processes")
@@ -95,7 +95,7 @@ def _memory_hog(folder: Path) -> str:
 
 
 def _several_lines(folder: Path) -> str:
-    raise DataError("one\ntwo")
+    raise Refused("one\ntwo")
 
 
 def _leaves(folder: Path) -> str:

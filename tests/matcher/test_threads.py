@@ -34,7 +34,7 @@ def test_several_threads_get_what_one_gets() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_forked_process_gets_what_its_parent_got(threads: int) -> None:
-    """With one thread of torch in the child: the others of its parent do not survive a fork."""
+    """In one thread, whatever its parent used: torch's other threads do not survive a fork."""
     program = f"""
 import os, sys, torch, coam
 torch.set_num_threads({threads})
@@ -42,10 +42,10 @@ matcher = coam.load_matcher(**{SMALL!r})
 before = matcher.match(*{PAIRS[0]!r})
 child = os.fork()
 if child == 0:
-    torch.set_num_threads(1)
     after = matcher.match(*{PAIRS[0]!r})
-    os._exit(0 if after.ids0.tolist() == before.ids0.tolist() and len(after) > 30 else 1)
+    same = after.ids0.tolist() == before.ids0.tolist() and len(after) > 30
+    os._exit(0 if same and torch.get_num_threads() == 1 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     program = program.replace("PosixPath(", "str(")
-    assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from coam.matching import cells as module
-from coam.matching.cells import Cells, match_cells, match_cells_both_ways, match_cells_guided
+from coam.matching.cells import (
+    Cells,
+    MatchedCells,
+    _together,
+    match_cells,
+    match_cells_both_ways,
+    match_cells_guided,
+)
 from coam.models.outputs import DenseDescriptors
 
 SCALE = 6.0
@@ -65,6 +72,20 @@ def test_all_cells_by_loops(
             assert found.probability[pair].tolist() == pytest.approx(probability, abs=1e-5)
             assert found.distinctiveness[pair].tolist() == pytest.approx(distinctiveness, abs=1e-6)
             assert 2 < sum(p > 0 for p in probability) < 20
+
+
+def test_no_more_similarities_at_once_than_memory_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five pairs of 20 x 25 cells, with room for the similarities of two: two, two and one."""
+    monkeypatch.setattr(module, "SIMILARITIES_AT_ONCE", 2 * 20 * 25 + 1)
+    at_once = []
+
+    def together(cells0: Cells, cells1: Cells, logit_scale: float) -> MatchedCells:
+        at_once.append(len(cells0.score))
+        return _together(cells0, cells1, logit_scale)
+
+    monkeypatch.setattr(module, "_together", together)
+    assert match_cells(cells(5, 20, 1), cells(5, 25, 2), SCALE).index1.shape == (5, 20)
+    assert at_once == [2, 2, 1]
 
 
 def test_where_few_cells_are_distinctive_all_are_compared() -> None:

@@ -84,6 +84,15 @@ def test_features_by_a_plain_loop() -> None:
     )
 
 
+def test_evidence_of_coarser_cells_is_interpolated_between_their_centres() -> None:
+    """Two cells over four: the centres of the four lie at -1/4, 1/4, 3/4 and 5/4 of them."""
+    forward, backward = find_flow_both_ways(described(places()[:4, :4]), described(places()[:4, :4]), 20.0)
+    evidence = torch.tensor([0.2, 0.8]).expand(1, 4, 4, 2)
+    features = certainty_features(replace(forward, evidence=evidence), backward)[0]
+    distinctiveness = features[FEATURES.index("distinctiveness")]
+    torch.testing.assert_close(distinctiveness, torch.tensor([0.2, 0.35, 0.65, 0.8]).expand(4, 4))
+
+
 def test_pairs_of_a_batch_are_as_certain_as_alone() -> None:
     generator = torch.Generator().manual_seed(2)
     forward, backward = find_flow_both_ways(described(places()[:5, :6]), described(places()[:5, :6]), 20.0)

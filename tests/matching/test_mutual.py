@@ -192,8 +192,9 @@ def test_dual_softmax_equals_brute_force(logit_scale, rows, columns, chunk):
     )
 
 
-def test_dual_softmax_of_long_descriptors():
-    descriptors0, descriptors1 = 30 * unit(50, 8, 11), 20 * unit(60, 8, 12)
+@pytest.mark.parametrize(("length0", "length1"), [(30, 20), (300, 1), (1, 300)])
+def test_dual_softmax_of_long_descriptors(length0, length1):
+    descriptors0, descriptors1 = length0 * unit(50, 8, 11), length1 * unit(60, 8, 12)
     matches = dual_softmax_nearest(descriptors0, descriptors1, 1.0, chunk=7)
     logits = descriptors0.double() @ descriptors1.double().t()
     expected = (logits.softmax(0) * logits.softmax(1))[matches.index0, matches.index1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -131,7 +131,7 @@ def test_a_failed_write_keeps_the_old_file(
         path.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
+    monkeypatch.setattr(safetensors.numpy, "save_file", full_disk)
     with pytest.raises(DataError, match="the disk is full"):
         save_model(net, file, "small")
     assert file.read_bytes() == before
@@ -278,6 +278,12 @@ def test_unknown_keys_architectures_and_networks() -> None:
         build_model("x", {})
     with pytest.raises(ConfigError, match="Linear is not a registered architecture"):
         architecture_of(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("widths", [[], [8] * 4, [8] * 6])
+def test_a_decoder_has_as_many_widths_as_the_encoder_has_levels(widths: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"CDUNetConfig\.decoder_widths: .* is no list of 5 numbers"):
+        config_from_dict(CDUNetConfig, {"decoder_widths": widths})
 
 
 def test_lists_from_json_become_tuples() -> None:

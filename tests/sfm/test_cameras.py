@@ -9,9 +9,9 @@ from coam.errors import ConfigError, DataError
 from coam.sfm.cameras import (
     CameraChoice,
     camera_from_spec,
-    is_one_shoot,
     make_cameras,
     read_intrinsics_list,
+    shoots,
 )
 from coam.sfm.photos import Photo
 
@@ -47,8 +47,14 @@ def test_who_shares_a_camera():
         photo("3.jpg", focal35=50.0, camera="A"),
     ]
     assert cameras_of(mixed) == [0, 0, 1]
-    assert is_one_shoot(["a1.jpg", "a2.jpg", "a9.jpg"])
-    assert not is_one_shoot(["a1.jpg", "b2.jpg"])
+    assert shoots(["a1.jpg", "a2.jpg", "a9.jpg"]) == [["a1.jpg", "a2.jpg", "a9.jpg"]]
+    # identifiers of a photo site are no running numbers; one photo alone is a shoot of its own
+    assert shoots(["a1.jpg", "b2.jpg", "c10.jpg", "c90.jpg", "d.jpg"]) == [["a1.jpg"], ["b2.jpg"]]
+
+
+def test_every_shoot_of_a_folder_has_its_own_camera():
+    walks = [*(photo(f"street/{i}.jpg") for i in (1, 2, 12)), photo("fox_1.jpg"), photo("fox_2.jpg")]
+    assert cameras_of([*walks, photo("found.jpg")]) == [0, 0, 0, 1, 1, 2]
 
 
 def test_given_intrinsics(tmp_path):

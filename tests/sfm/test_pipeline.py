@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 from coam.errors import DataError
 from coam.geometry.alignment import pose_errors
 from coam.sfm.cameras import CameraChoice
-from coam.sfm.colmap_model import model_poses
+from coam.sfm.colmap_model import model_poses, read_model
 from coam.sfm.mapping.options import MapperOptions
 from coam.sfm.pipeline import (
     build_tracks,
@@ -33,8 +33,11 @@ from coam.sfm.pipeline import (
     verify_matches,
     write_summary,
 )
+from coam.sfm.verification.path_consistency import PathConsistencyOptions
+from coam.sfm.verification.two_view import read_verified
 from coam.sfm.workspace import SfmOptions, Tracks, load_model, open_workspace
 from coam.store.documents import read_json
+from coam.store.journal import PairJournal
 from support import REPOSITORY, TESTS
 from support.toy_scene import OracleMatcher, Scene
 
@@ -200,7 +203,39 @@ def test_two_places_in_one_folder_give_two_models(tmp_path):
         "the photos fall into 2 models of 4, 4 photos; they may show different places" in summary["warnings"]
     )
     assert (tmp_path / "out/sparse/1/images.bin").is_file()
-    assert len(summary["not_registered"]) == 4
+    assert len(summary["registered"]) == 4  # of the first model
+    assert summary["not_registered"] == []  # none is in no model
+
+
+class LookAlikes(OracleMatcher):
+    """Views 4 to 7 show a place that looks as views 0 to 3 do; the network does not believe much in that."""
+
+    def match(self, image0, image1, keypoints0=None):
+        a, b = self.index(image0), self.index(image1)
+        if (a < 4) == (b < 4):
+            return super().match(image0, image1, keypoints0)
+        found = super().match(image0, self.scene.names[b % 4])
+        return replace(found, scores=found.scores * 0.01, overlap=0.0 if a == b % 4 else 0.4)
+
+
+def test_places_that_look_alike_are_not_mixed(tmp_path):
+    """Twelve pairs between them pass verification, each with hundreds of matches for one geometry."""
+    scene = Scene(count=8, size=(400, 304), focal=380.0)
+    folder = scene.write_photos(tmp_path / "p")
+    options = SfmOptions(tracks="merged")
+    summary = run_sfm(folder, tmp_path / "out", LookAlikes(scene, keep=0.4), options)
+    verified = read_verified(PairJournal(tmp_path / "out/matches.h5"), tmp_path / "out/verified.h5")
+    between = [pair for pair in verified.accepted if (pair[0] < "view04") != (pair[1] < "view04")]
+    assert len(between) == 12
+    assert min(len(verified.geometries[pair].inliers) for pair in between) > 100
+    assert summary["contradicted_pairs"] == 12
+    models = [read_model(tmp_path / "out/sparse" / name) for name in ("0", "1")]
+    assert sorted(sorted(model_poses(model)) for model in models) == [scene.names[:4], scene.names[4:]]
+    believing = PathConsistencyOptions(min_evidence=0.0, alone_evidence=0.0)
+    fooled = run_sfm(
+        folder, tmp_path / "out", LookAlikes(scene, keep=0.4), replace(options, path_consistency=believing)
+    )
+    assert fooled["models"][0]["registered_images"] > 4
 
 
 def test_global_mapper(tmp_path, photos, matcher, truth, built):
@@ -343,10 +378,9 @@ def test_photos_that_are_not_in_the_model_are_named_with_the_reason():
     accepted = [("a", "b"), ("b", "d")]
     lines = lines_about_missing(["c", "d"], accepted)
     assert len(lines) == 2
-    assert lines[0].startswith("not in the model, because no pair with them was verified: c;")
+    assert lines[0].startswith("in no model, because no pair with them was verified: c;")
     assert lines[1] == (
-        "not in the model, though some pairs were verified: d; "
-        "more photos between them and the others may help"
+        "in no model, though some pairs were verified: d; more photos between them and the others may help"
     )
     assert lines_about_missing([], accepted) == []
     many = lines_about_missing([f"p{k}" for k in range(11)], [])

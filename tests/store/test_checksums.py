@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -142,6 +143,22 @@ def test_a_sealed_json_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("1885", "1884"))
     with pytest.raises(DataError, match="its checksum is another"):
         read_json(path)
+
+
+def test_no_flipped_bit_of_a_sealed_json_file_gives_another_value(tmp_path: Path) -> None:
+    """Every bit of it, those of the checksum's own name too."""
+    value = {"points": 1885, "names": ["a", "b"], "model_hash": "0" * 64}
+    content = write_sealed_json(tmp_path / "a.json", value).read_bytes()
+    refused = 0
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << bit
+        (tmp_path / "a.json").write_bytes(damaged)
+        try:
+            assert read_json(tmp_path / "a.json") == value
+        except DataError:
+            refused += 1
+    assert refused > 0.8 * 8 * len(content)  # the others change blanks
 
 
 def test_digests_by_hand(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from coam.stylization.evaluation import (
     find_stylizer,
     load_stylization,
     mean_l1,
-    measure_stylization,
     sample_colours,
+    score_stylization,
     transfer_colours,
     true_positions,
 )
@@ -75,8 +75,8 @@ def test_a_sparse_matcher_moves_positions_as_the_nearest_match(hpatches_root: Pa
 
 def test_a_perfect_warp_has_no_error_and_a_wrong_one_has(hpatches_root: Path) -> None:
     pair = load_hpatches(hpatches_root)[-1]  # the style photo is the view moved by 3 pixels
-    (right,) = measure_stylization(Perfect(-3), [pair])
-    (wrong,) = measure_stylization(Perfect(+3), [pair])
+    right = score_stylization(pair, Perfect(-3))
+    wrong = score_stylization(pair, Perfect(+3))
     assert right["warp_only"] == pytest.approx(0, abs=1e-6)
     assert wrong["warp_only"] > 0.01
     assert right["do_nothing"] == pytest.approx(0, abs=1e-6)  # the light is the same: the view is right
@@ -85,7 +85,7 @@ def test_a_perfect_warp_has_no_error_and_a_wrong_one_has(hpatches_root: Path) ->
 
 def test_a_darker_style_is_mended_by_colour_transfer(hpatches_root: Path) -> None:
     pair = load_hpatches(hpatches_root)[4]  # i_one, half as bright
-    (row,) = measure_stylization(Perfect(0), [pair])
+    row = score_stylization(pair, Perfect(0))
     assert row["do_nothing"] > 0.15
     assert row["colour_transfer"] < 0.02
 
@@ -96,11 +96,11 @@ def give_style(view: Path, style: Path) -> Path:
 
 def test_a_stylizer_of_ones_own(hpatches_root: Path) -> None:
     pair = load_hpatches(hpatches_root)[0]
-    (row,) = measure_stylization(Perfect(0), [pair], stylizer=give_style)
+    row = score_stylization(pair, Perfect(0), stylizer=give_style)
     assert row["stylizer"] == pytest.approx(0, abs=1e-9)
     small = np.zeros((10, 10, 3), np.uint8)
     with pytest.raises(ConfigError, match="wanted the size of the view"):
-        measure_stylization(Perfect(0), [pair], stylizer=lambda view, style: small)
+        score_stylization(pair, Perfect(0), stylizer=lambda view, style: small)
 
 
 def test_mistakes() -> None:
@@ -128,7 +128,7 @@ def test_megadepth_pairs_have_the_colours_that_depth_says(tmp_path: Path) -> Non
         def match_many(self, wanted):
             return (matches_of(places, there, view.size) for _ in wanted)
 
-    (row,) = measure_stylization(ByDepth(), pairs[:1])
+    row = score_stylization(pairs[0], ByDepth())
     assert row["warp_only"] < 0.001  # the true correspondences give the true colours
     assert row["do_nothing"] < 0.01
     with pytest.raises(DataError, match="no pair of the wanted scenes"):

@@ -16,8 +16,8 @@ from coam.stylization.evaluation import (
     colourfulness,
     load_stylization,
     match_histograms,
-    measure_stylization,
     recolour,
+    score_stylization,
 )
 from support.toy_pictures import textured
 
@@ -65,7 +65,7 @@ class Knows:
 def test_rows_of_a_perfect_and_of_a_lazy_stylizer(root: Path) -> None:
     pairs = load_stylization(root)
     assert [pair.subsets for pair in pairs] == [("dusk",), ("night",)]
-    perfect = measure_stylization(Moved(), pairs, ours=Knows(), with_leaks=True)
+    perfect = [score_stylization(pair, Moved(), ours=Knows(), with_leaks=True) for pair in pairs]
     for row in perfect:
         assert row["full"] < 1e-3
         assert row["warp_only"] == pytest.approx(0, abs=1e-6)
@@ -74,7 +74,7 @@ def test_rows_of_a_perfect_and_of_a_lazy_stylizer(root: Path) -> None:
         assert row["grey_leak"] == pytest.approx(0, abs=1e-9)
         assert row["view_leak"] == pytest.approx(0, abs=1e-9)
         assert row["swap"] == pytest.approx(1, abs=0.1)
-    lazy = measure_stylization(Moved(), pairs, ours=Copies(), with_leaks=True)
+    lazy = [score_stylization(pair, Moved(), ours=Copies(), with_leaks=True) for pair in pairs]
     for row in lazy:
         assert row["full"] == pytest.approx(row["do_nothing"])
         assert row["sampled"] == pytest.approx(row["do_nothing"], abs=0.03)  # half the resolution
@@ -87,7 +87,7 @@ def test_rows_of_a_perfect_and_of_a_lazy_stylizer(root: Path) -> None:
 
 
 def test_without_our_stylizer_its_rows_are_empty(root: Path) -> None:
-    (row, _) = measure_stylization(Moved(), load_stylization(root))
+    row = score_stylization(load_stylization(root)[0], Moved())
     assert np.isnan([row[key] for key in ("full", "stage_1", "sampled", "grey_leak", "stylizer")]).all()
 
 

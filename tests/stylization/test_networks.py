@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from coam.errors import WeightsError
+from coam.errors import ConfigError, WeightsError
+from coam.models.registry import config_from_dict
 from coam.stylization.colours import Palette, structure_of, to_opponent, to_rgb
 from coam.stylization.guided import fit_to_lightness, upsample_guided
 from coam.stylization.network import StylizerConfig, StylizerNetwork, load_network, save_network
@@ -166,3 +167,8 @@ def test_enlarging_keeps_the_detail_of_the_view() -> None:
     plain_error = np.abs(plain.permute(1, 2, 0).numpy() * 255 - dark).mean()
     assert np.abs(made.astype(float) - dark).mean() < 0.6 * plain_error
     assert upsample_guided(small, textured(90, 120, 1)).shape == (90, 120, 3)  # and where it must shrink
+
+
+def test_there_are_widths_for_five_strides() -> None:
+    with pytest.raises(ConfigError, match=r"StylizerConfig\.widths: \[\] is no list of 5 numbers"):
+        config_from_dict(StylizerConfig, {"widths": []})

@@ -39,7 +39,6 @@ def make_packed(
         sizes=np.array([size] * count, dtype=np.int32),
         image_scene=np.array(scene, dtype=np.int32),
         intrinsics=np.tile([100.0, 100, 99.5, 99.5], (count, 1)),
-        radial=np.zeros((count, 2)),
         poses=np.tile(np.eye(4)[:3], (count, 1, 1)),
         observation_offsets=np.arange(count + 1) * number,
         observation_point=np.tile(np.arange(number), count),
@@ -48,7 +47,6 @@ def make_packed(
         pairs=np.array(pairs, dtype=np.int32),
         pair_shared=np.full(len(pairs), number, dtype=np.int32),
         pair_angle=np.array(angle, dtype=np.float32),
-        pair_scale=np.ones(len(pairs), dtype=np.float32),
         scenes=tuple(f"s{k}" for k in range(max(scene) + 1)),
         names=tuple(str(k) for k in range(count)),
     )

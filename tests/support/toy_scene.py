@@ -191,7 +191,7 @@ class OracleMatcher:
         measured = true1 + generator.normal(0, self.noise, true1.shape)
         measured[wrong] = generator.uniform(0, [width - 1, height - 1], (int(wrong.sum()), 2))
         scores[wrong] -= 0.3
-        ids1 = nearest_ids(grid, measured)
+        ids1 = grid.nearest(measured)
         order = np.argsort(-scores, kind="stable")
         if keypoints0 is None:  # mutual: every grid position of image 1 is used once
             _, unique = np.unique(ids1[order], return_index=True)
@@ -217,13 +217,6 @@ class FooledMatcher(OracleMatcher):
         generator = np.random.default_rng([a, b])
         fooled = (np.abs(world[:, 0]) > 1.99) & (generator.random(len(world)) < 0.8)
         return world + np.outer(fooled, [0.0, 0.0, houses])
-
-
-def nearest_ids(grid: Grid, points: np.ndarray) -> np.ndarray:
-    """Ids of the grid positions nearest to points (N, 2)."""
-    column = np.clip(np.rint((points[:, 0] - grid.origin[0]) / grid.step[0]), 0, grid.columns - 1)
-    row = np.clip(np.rint((points[:, 1] - grid.origin[1]) / grid.step[1]), 0, grid.rows - 1)
-    return (row * grid.columns + column).astype(np.int64)
 
 
 def true_model(photos: Path, truth: dict, folder: Path, points: tuple = ()) -> Path:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
-from tools.calibrate_registration import fit_logistic, probability, wrong_pairs
+from tools.calibrate_registration import wrong_pairs
 from tools.docs_tables import Result
 from tools.registration_table import table, with_kept
 
@@ -57,15 +56,6 @@ def test_wrong_pairs_are_of_one_kind_and_of_two_places() -> None:
         ("retina2a", "retina0b"),
     ]
     assert all(p.correspondences is None for p in found)
-
-
-def test_the_logistic_fit_finds_what_made_its_labels() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(0, 1, (4000, 2)) * [1, 5]
-    y = rng.random(4000) < probability(x, np.array([2.0, -0.4]), 0.7)
-    weights, bias = fit_logistic(x, y.astype(float))
-    assert weights == pytest.approx([2.0, -0.4], abs=0.25)
-    assert bias == pytest.approx(0.7, abs=0.2)
 
 
 def test_columns_of_matchers_that_were_not_run_are_kept() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_cannot_be_written_gives_one_line(
     def failing(*_: object, **__: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", failing)
+    monkeypatch.setattr(safetensors.numpy, "save_file", failing)
     with pytest.raises(DataError, match=r"checkpoint.safetensors: cannot be written \(File too") as caught:
         train(tiny.with_steps(1), tiny.source(data), tiny.start(), tmp_path)
     assert "\n" not in str(caught.value)

@@ -89,10 +89,8 @@ def test_sample_takes_what_there_is() -> None:
         toy().sample(-1)
 
 
-def test_reversed_and_words() -> None:
+def test_a_warp_in_words() -> None:
     warp = toy()
-    assert warp.reversed().forward is warp.backward
-    assert warp.reversed().reversed() == warp
     assert repr(warp) == "Warp(60 x 40 and 60 x 40, 50% of photo 0 certain)"
     assert warp.points is warp.forward.points
     assert warp.certainty is warp.forward.certainty

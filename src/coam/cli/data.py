@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coam.cli.options import AllowUntrained, require_trained
+from coam.cli.options import AllowUntrained, AsJson, Device, MatcherModel, require_trained
 from coam.cli.printing import say
 from coam.errors import ConfigError
-
-JSON_OPTION = typer.Option("--json", help="Print one JSON object.")
+from coam.progress import stages
 
 
 def register(app: typer.Typer) -> None:
@@ -34,11 +32,11 @@ def align(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the aligned groups, apart from GROUPS.")
     ],
-    model: Annotated[str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    model: MatcherModel = None,
+    device: Device = "auto",
     resolution: Annotated[int, typer.Option(min=64, help="Long side at which photos are matched.")] = 640,
     allow_untrained: AllowUntrained = False,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Move photos of one spot onto each other. Run the same line again to go on after an interruption.
 
@@ -53,13 +51,13 @@ def align(
     require_trained(model, allow_untrained)
     matcher = load_matcher(model or DEFAULT_MODEL, device, resolution=resolution, looks="once")
     weights = {"model": matcher.file.name, "weights": matcher.file.sha256}
-    with _progress_bar() as report:
+    with stages("preparing") as report:
         reports = align_groups(
             groups,
             output,
             matcher.match,
             weights | {"resolution": resolution},
-            lambda done, total: report("aligning", done, total),
+            partial(report, "aligning"),
         )
     moved = [(name, photo) for name, lines in reports.items() for photo in lines[1:]]
     kept = [photo for _, photo in moved if photo.kept]
@@ -96,7 +94,7 @@ def from_photos(
     max_features: Annotated[int, typer.Option(min=100, help="SIFT features kept per photo.")] = 4000,
     threads: Annotated[int, typer.Option(help="-1: all cores.")] = -1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build a COLMAP model from photos by SIFT. Run the same line again to go on after an interruption."""
     from coam.errors import DataError
@@ -122,7 +120,7 @@ def from_photos(
         seed=seed,
     )
     groups = photos_by_camera(folder.photos, "all" if one else "none")
-    with _progress_bar() as report:
+    with stages("preparing") as report:
         places = build_sift_models(folder, output, groups, options, report)
     if not places:
         raise DataError(
@@ -157,18 +155,18 @@ def pack_tracks_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
     max_side: Annotated[int, typer.Option(min=64, help="Shrink photos with a longer side than this.")] = 1024,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pack COLMAP models and their photos into one file that `coam train` reads."""
     from coam.data.pack_tracks import TrackScene, pack_tracks
 
     listed = [_parse_scene(text) for text in scenes]
-    with _progress_bar() as report:
+    with stages("preparing") as report:
         packed = pack_tracks(
             [TrackScene(name, model, photos) for name, model, photos in listed],
             _check_output(output),
             max_side,
-            progress=lambda done, total: report("packing", done, total),
+            progress=partial(report, "packing"),
         )
     _say_packed(output, len(packed.names), len(packed.pairs), as_json)
 
@@ -179,19 +177,19 @@ def pack_rgbd_command(
     tracks: Annotated[
         Path | None, typer.Option(help="Packed tracks of the same colour photos: use their poses instead.")
     ] = None,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pack RGB-D frames into one file that `coam train` reads."""
     from coam.data.pack_rgbd import pack_rgbd
     from coam.data.packed import PackedTracks
 
     better = PackedTracks.load(tracks) if tracks is not None else None
-    with _progress_bar() as report:
+    with stages("preparing") as report:
         packed = pack_rgbd(
             frames,
             _check_output(output),
             tracks=better,
-            progress=lambda done, total: report("reading frames", done, total),
+            progress=partial(report, "reading frames"),
         )
     _say_packed(output, len(packed.names), len(packed.pairs), as_json)
 
@@ -216,20 +214,3 @@ def _say_packed(output: Path, photos: int, pairs: int, as_json: bool) -> None:
         say(json.dumps({"file": str(output), "photos": photos, "pairs": pairs, "bytes": size}))
     else:
         say(f"{output}: {photos} photos, {pairs} pair{'' if pairs == 1 else 's'}, {size / 1e6:.1f} MB")
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress on stderr, stage by stage."""
-    from coam.progress import progress
-
-    with progress("preparing") as bar:
-        stages: set[str] = set()
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in stages:
-                stages.add(stage)
-                bar.begin(stage, total)
-            bar.update(done)
-
-        yield report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,21 +27,13 @@ def fetch_model(
 ) -> None:
     """Fetch a model from elsewhere; then `--model FILE`. Nothing else in coam fetches models."""
     from coam.models.registry import load_model
-    from coam.progress import progress
+    from coam.progress import stages
     from coam.store.download import fetch
 
     if output.suffix != ".safetensors":
         raise ConfigError(f"{output}: give a name that ends in .safetensors")
-    with progress("fetching") as bar:
-        known: set[int] = set()
-
-        def report(done: int, total: int) -> None:
-            if total not in known:
-                known.add(total)
-                bar.begin("fetching", total)
-            bar.update(done)
-
-        fetch(url, output, sha256, report)
+    with stages("fetching") as report:
+        fetch(url, output, sha256, partial(report, "fetching"))
     file = load_model(output)  # says in one line if it is no model of ours
     if as_json:
         say(json.dumps({"file": str(output), "name": file.name, "architecture": file.architecture}))

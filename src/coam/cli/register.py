@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.options import AllowUntrained, AsJson, Device, check_choice, require_trained
+from coam.cli.options import AllowUntrained, AsJson, Device, MatcherModel, check_choice, require_trained
 from coam.cli.printing import say
 from coam.errors import ConfigError
 
@@ -83,9 +84,7 @@ def register_command(
     keep_frame: Annotated[
         bool, typer.Option("--keep-frame", help="Of a folder: do not crop to the common part.")
     ] = False,
-    matcher: Annotated[
-        str | None, typer.Option(help="A matcher model's name, or a .safetensors file.")
-    ] = None,
+    matcher: MatcherModel = None,
     resolution: Annotated[
         int | None, typer.Option(min=64, max=8192, help="Long side at which images are matched.")
     ] = None,
@@ -262,19 +261,13 @@ def _register_folder(
         raise ConfigError("give one folder for the registered images: --output FOLDER")
     if middle and fixed is not None:
         raise ConfigError("--middle takes the middle of all images; leave out FIXED")
-    from coam.progress import progress
+    from coam.progress import stages
     from coam.registration.stack import StackOptions, register_folder
 
     matcher = _matcher(matching)
     stack = StackOptions(register=options, resample=resampling, middle=middle, crop=not keep_frame)
-    with progress("registering", unit="images") as bar:
-
-        def told(done: int, total: int) -> None:
-            if done == 0:
-                bar.begin("registering", total)
-            bar.update(done)
-
-        report = register_folder(folder, output[0], matcher, fixed, stack, told)
+    with stages("registering", unit="images") as told:
+        report = register_folder(folder, output[0], matcher, fixed, stack, partial(told, "registering"))
     left_out = [line for line in report if not line.kept]
     if as_json:
         from dataclasses import asdict

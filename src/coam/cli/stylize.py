@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coam.cli.options import AllowUntrained, require_trained
+from coam.cli.options import AllowUntrained, AsJson, Device, require_trained
 from coam.cli.outputs import PICTURES, check_outputs
 from coam.cli.printing import say
 
@@ -42,7 +42,7 @@ def stylize(
     ] = False,
     weights: Annotated[Path | None, typer.Option(help="A stylizer's .safetensors file.")] = None,
     model: Annotated[str | None, typer.Option(help="The matcher's model, or a .safetensors file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    device: Device = "auto",
     resolution: Annotated[
         int | None,
         typer.Option(
@@ -50,7 +50,7 @@ def stylize(
         ),
     ] = None,
     allow_untrained: AllowUntrained = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show VIEW in the style of STYLE. Both photos must show the same place."""
     inputs = [view, style]

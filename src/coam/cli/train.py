@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coam.cli.options import AsJson
 from coam.cli.printing import say
 from coam.errors import ConfigError
 
 if TYPE_CHECKING:
     from coam.stylization.recipe import StylizeRecipe
-    from coam.training.config import Recipe
     from coam.training.finetune import FineTuned
 
 MINUTES_FOR_PHOTOS = 5.0
@@ -54,7 +54,7 @@ def train(
         typer.Option("--download", help="The encoder's public weights may be fetched if they are not here."),
     ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw RUN/curve.png, again and again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model. Run the same line again to go on where a run was stopped."""
     if (recipe is None) == (photos is None):
@@ -99,30 +99,14 @@ def _by_recipe(
     """What a recipe of either kind trains: a matcher or the stylizer."""
     from coam.stylization.recipe import is_stylizer_recipe, load_stylize_recipe
     from coam.training.config import load_recipe
-
-    if is_stylizer_recipe(name):
-        return _stylizer(load_stylize_recipe(name), _given(data), output, minutes, device, devices, plot)
-    return _matcher(load_recipe(name), _given(data), output, minutes, device, devices, plot, download)
-
-
-def _given(data: Path | None) -> Path:
-    if data is None:
-        raise ConfigError("--data is missing: the folder that the recipe's paths start from")
-    return data
-
-
-def _matcher(
-    recipe: Recipe,
-    data: Path,
-    output: Path,
-    minutes: float,
-    device: str,
-    devices: int,
-    plot: bool,
-    download: bool,
-) -> dict[str, Any] | None:
     from coam.training.run import run_recipe
 
+    of_stylizer = is_stylizer_recipe(name)
+    if data is None:
+        raise ConfigError("--data is missing: the folder that the recipe's paths start from")
+    if of_stylizer:
+        return _stylizer(load_stylize_recipe(name), data, output, minutes, device, devices, plot)
+    recipe = load_recipe(name)
     with progress_bar() as (begin, report):
         begin(recipe.steps)
         shown = _plotting(report, output, plot)

@@ -17,7 +17,8 @@ import numpy as np
 
 from coam.data.photo_bank import aligned_groups
 from coam.errors import DataError
-from coam.geometry.motions import fit_motion, misses
+from coam.geometry.homography import transfer_errors
+from coam.geometry.motions import fit_motion
 from coam.images import RGB, load_image
 from coam.registration.rasters import of_array
 from coam.registration.resampling import resample_window
@@ -78,7 +79,7 @@ def align_group(
         if motion is None:
             report.append(AlignedPhoto(path.name, "none", 0.0, 0.0, 0.0, False))
             continue
-        shift = float(misses(motion.matrix, marks, marks).mean())
+        shift = float(transfer_errors(marks, marks, motion.matrix).mean())
         kept = motion.share >= options.min_inlier_share
         kept = kept and shift <= options.max_shift * min(width, height)
         if kept:

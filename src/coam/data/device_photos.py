@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coam.data.windows import apply_affine
+from coam.geometry.coordinates import cell_centres
 
 _LEVELS = 4  # full size, and 1/2, 1/4, 1/8
 
@@ -59,11 +60,6 @@ class DevicePhotos:
         """Which pixels to crop for the photos `index`: where `uniform` falls below the share, the copy's."""
         return index + len(self) * (uniform < self.copies_share)
 
-    @property
-    def nbytes(self) -> int:
-        """Device memory that the photos take."""
-        return self._pixels.nbytes
-
     def crop(self, index: Tensor, source_from_crop: Tensor, size: int) -> Tensor:
         """Crops (B, 3, size, size) in [0, 1] of the photos `index` (B,).
 
@@ -73,7 +69,7 @@ class DevicePhotos:
         a = source_from_crop  # its determinant by hand: a library solver would wait for the device
         shrink = (a[:, 0, 0] * a[:, 1, 1] - a[:, 0, 1] * a[:, 1, 0]).abs().sqrt()
         level = shrink.clamp(min=1e-6).log2().round().long().clamp(0, _LEVELS - 1)  # (B,)
-        target = _pixel_grid(size, self.device)  # (size * size, 2)
+        target = cell_centres(size, size, 1, self.device)  # (size * size, 2)
         source = apply_affine(source_from_crop, target.expand(len(index), -1, -1))
         width_height = self._sizes[index, 0].unsqueeze(1)
         inside = ((source > -0.5) & (source < width_height - 0.5)).all(-1)  # (B, size * size)
@@ -99,11 +95,6 @@ class DevicePhotos:
             return torch.lerp(left, right, weight[..., 0, :])
 
         return torch.lerp(row(row_low), row(row_high), weight[..., 1, :]) / 255.0
-
-
-def _pixel_grid(size: int, device: torch.device) -> Tensor:
-    line = torch.arange(size, device=device, dtype=torch.float32)
-    return torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1).reshape(-1, 2)
 
 
 def _flat(pyramids: list[list[Tensor]]) -> Tensor:

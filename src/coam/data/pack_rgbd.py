@@ -193,7 +193,7 @@ def _overlaps(frames: list[_Frame], min_shared: float) -> dict[str, Array]:
     )
     height, width = views.depth.shape[-2:]
     start = probe_grid(width, height, _PROBE_STEP).expand(len(frames), -1, -1)
-    facts: dict[tuple[int, int], tuple[float, float, float]] = {}
+    facts: dict[tuple[int, int], tuple[float, float]] = {}
     for i in range(len(frames)):
         own = views[torch.full((len(frames),), i)]
         motion = relative_pose(own.poses, views.poses)
@@ -205,15 +205,12 @@ def _overlaps(frames: list[_Frame], min_shared: float) -> dict[str, Array]:
         centre = -(motion[:, :3, :3].transpose(1, 2) @ motion[:, :3, 3:]).squeeze(-1)
         ray = seen - centre.unsqueeze(1)
         cosine = torch.nn.functional.cosine_similarity(seen, ray, dim=-1).clamp(-1, 1)
-        other_depth = (seen @ motion[:, :3, :3].transpose(1, 2) + motion[:, None, :3, 3])[..., 2]
-        nearer = (known.depth * views.intrinsics[:, None, 0, 0]) / (other_depth * views.intrinsics[i, 0, 0])
         for j in range(len(frames)):
             if j != i and share[j] >= min_shared:
                 mask = found.valid[j]
                 angle = float(torch.rad2deg(cosine[j][mask].arccos().median()))
-                facts[i, j] = (float(share[j]), angle, float(nearer[j][mask].median()))
+                facts[i, j] = (float(share[j]), angle)
     kept = [(*pair, *fact) for pair, fact in facts.items() if pair[0] < pair[1] and pair[::-1] in facts]
-    table = np.array(kept, dtype=np.float64).reshape(-1, 5)
-    names = ("pair_shared", "pair_angle", "pair_scale")
-    columns = {name: table[:, k].astype(np.float32) for k, name in enumerate(names, start=2)}
-    return {"pairs": table[:, :2].astype(np.int32), **columns}
+    table = np.array(kept, dtype=np.float64).reshape(-1, 4)
+    shared, angle = table[:, 2:].T.astype(np.float32)
+    return {"pairs": table[:, :2].astype(np.int32), "pair_shared": shared, "pair_angle": angle}

@@ -40,7 +40,6 @@ class _View:
     jpeg: bytes
     size: tuple[int, int]
     intrinsics: Array  # (4,)
-    radial: Array  # (2,)
     pose: Array  # (3, 4)
     point_ids: Array  # (m,) ascending
     xy: Array  # (m, 2)
@@ -72,7 +71,7 @@ def pack_tracks(
     `max_error` pixels are left out, and so are pairs that share fewer than `min_shared` points.
     """
     views: list[_View] = []
-    facts: dict[tuple[int, int], tuple[int, float, float]] = {}
+    facts: dict[tuple[int, int], tuple[int, float]] = {}
     points = 0  # of the scenes read so far: ids count through
     for number, scene in enumerate(scenes):
         progress(number, len(scenes))
@@ -89,14 +88,13 @@ def pack_tracks(
             f"no two photos share {min_shared} points; give a model with more photos that overlap"
         )
     jpeg, jpeg_spans = concatenate_bytes([view.jpeg for view in views])
-    shared, angle, scale = zip(*facts.values(), strict=True)
+    shared, angle = zip(*facts.values(), strict=True)
     packed = PackedTracks(
         jpeg=jpeg,
         jpeg_spans=jpeg_spans,
         sizes=np.array([view.size for view in views], dtype=np.int32),
         image_scene=np.array([view.scene for view in views], dtype=np.int32),
         intrinsics=np.stack([view.intrinsics for view in views]),
-        radial=np.stack([view.radial for view in views]),
         poses=np.stack([view.pose for view in views]),
         observation_offsets=np.cumsum([0, *(len(view.point_ids) for view in views)], dtype=np.int64),
         observation_point=np.concatenate([view.point_ids for view in views]).astype(np.int32),
@@ -105,7 +103,6 @@ def pack_tracks(
         pairs=np.array(list(facts), dtype=np.int32),
         pair_shared=np.array(shared, dtype=np.int32),
         pair_angle=np.array(angle, dtype=np.float32),
-        pair_scale=np.array(scale, dtype=np.float32),
         scenes=tuple(scene.name for scene in scenes),
         names=tuple(view.name for view in views),
     )
@@ -144,7 +141,6 @@ def _read_scene(
                 jpeg=jpeg,
                 size=size,
                 intrinsics=np.array([matrix[0, 0] * scale[0], matrix[1, 1] * scale[1], *centre]),
-                radial=_radial(camera),
                 pose=np.asarray(image.cam_from_world().matrix()),
                 point_ids=point_ids,
                 xy=resize_points(from_colmap(xy), scale),
@@ -173,27 +169,14 @@ def _read_photo(path: Path, camera: Any, max_side: int | None) -> tuple[bytes, t
     return jpeg, size
 
 
-def _radial(camera: Any) -> Array:
-    """k1, k2 where COLMAP's model has nothing but them; other distortion is not described (nan)."""
-    name, params = camera.model.name, camera.params
-    if name in ("SIMPLE_PINHOLE", "PINHOLE"):
-        return np.zeros(2)
-    if name == "SIMPLE_RADIAL":
-        return np.array([params[3], 0.0])
-    if name == "RADIAL":
-        return np.array([params[3], params[4]])
-    return np.full(2, np.nan)
-
-
-def _pair_facts(view0: _View, view1: _View) -> tuple[int, float, float]:
-    """Shared points, their median triangulation angle in degrees, and relative scale."""
+def _pair_facts(view0: _View, view1: _View) -> tuple[int, float]:
+    """Shared points, and their median triangulation angle in degrees."""
     shared, index0, index1 = np.intersect1d(
         view0.point_ids, view1.point_ids, assume_unique=True, return_indices=True
     )
     if len(shared) == 0:
-        return 0, np.nan, np.nan
+        return 0, np.nan
     ray0, ray1 = view0.world[index0] - view0.centre, view1.world[index1] - view1.centre
     cosine = (ray0 * ray1).sum(1) / (np.linalg.norm(ray0, axis=1) * np.linalg.norm(ray1, axis=1))
     angle = float(np.degrees(np.median(np.arccos(np.clip(cosine, -1, 1)))))
-    larger = (view1.intrinsics[0] / view1.depth[index1]) / (view0.intrinsics[0] / view0.depth[index0])
-    return len(shared), angle, float(np.median(larger))
+    return len(shared), angle

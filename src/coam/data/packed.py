@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
 from coam.images.limits import open_checked, opened_picture
-from coam.store.atomic import atomic_write
 from coam.store.documents import check_shape, parse_json
-from coam.store.tensor_files import read_safetensors
+from coam.store.tensor_files import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -61,19 +60,14 @@ class PackedPairs:
     pairs: Array  # (P, 2) int32 photo indices
     pair_shared: Array  # (P,) number of points that both photos observe, or a share: see the subclasses
     pair_angle: Array  # (P,) float32 degrees, median triangulation angle
-    pair_scale: Array  # (P,) float32 how much larger things are in the second photo than in the first
     scenes: tuple[str, ...]  # S
     names: tuple[str, ...]  # N
 
     def save(self, path: str | Path) -> Path:
         """Write one .safetensors file, whole or not at all."""
-        from safetensors.numpy import save
-
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._array_names()}
+        arrays = {name: getattr(self, name) for name in self._array_names()}
         metadata = {name: json.dumps(getattr(self, name)) for name in _TEXT_FIELDS} | {"format": self.FORMAT}
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(save(arrays, metadata=metadata))
-        return Path(path)
+        return write_safetensors(path, arrays, metadata)
 
     @classmethod
     def load(cls, path: Self | str | Path) -> Self:
@@ -155,7 +149,6 @@ class PackedTracks(PackedPairs):
 
     FORMAT: ClassVar[str] = "coam-tracks-1"
 
-    radial: Array  # (N, 2) float64 radial distortion k1, k2 (COLMAP RADIAL model), 0 where there is none
     observation_offsets: Array  # (N + 1,) int64: observations of photo i are [offsets[i], offsets[i + 1])
     observation_point: Array  # (M,) int32 id of the 3D point over all scenes, ascending within a photo
     observation_xy: Array  # (M, 2) float32

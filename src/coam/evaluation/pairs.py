@@ -48,9 +48,9 @@ def limit_pairs(pairs: Sequence[EvaluationPair], limit: int | None) -> list[Eval
     return [pairs[index] for index in chosen]
 
 
-def listed_lines(path: Path) -> list[tuple[str, list[str]]]:
+def listed_lines(path: Path, advice: str = "give a text file") -> list[tuple[str, list[str]]]:
     """("NAME line N", words) of the lines of a text file that are neither blank nor comments (#)."""
-    text = read_text(path, "give a text file")
+    text = read_text(path, advice)
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1)]
     return [(f"{path.name} line {n}", words) for n, words in lines if words and not words[0].startswith("#")]
 

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +60,7 @@ class Benchmark:
     Exactly one of `score`, `measure` and `run` measures:
 
     - score(pair, matches, **settings) -> Row: one pair from its matches, which are cached.
-    - measure(matcher, pairs, progress, **options) -> [Row]: all pairs, from more than matches.
+    - measure(matcher, pairs, **options) -> rows, one by one: all pairs, from more than matches.
     - run(loaded, spec, folder, *, say, **options) -> Report: scenes; it writes its report itself.
     """
 
@@ -68,7 +68,7 @@ class Benchmark:
     load: Callable[..., Any]  # load(root, **options) -> list[EvaluationPair], or what `run` takes
     options: tuple[Option, ...] = ()  # of `load`
     score: Callable[..., Row] | None = None
-    measure: Callable[..., list[Row]] | None = None
+    measure: Callable[..., Iterable[Row]] | None = None
     run: Callable[..., Report] | None = None
     run_options: tuple[Option | str, ...] = ()  # of `measure` or `run`: own ones, or names of shared ones
     shared: tuple[str, ...] = PER_PAIR  # shared options that apply, beside those that every command has
@@ -129,6 +129,12 @@ class Benchmark:
         return row
 
 
+def require_dense(matcher: Any, method: str, benchmark: str) -> None:
+    """Refuse a matcher that has no `describe` or `warp`, which only ours have."""
+    if not hasattr(matcher, method):
+        raise ConfigError(f"{benchmark} needs dense descriptors: give one of our models as --matcher")
+
+
 def evaluate(
     benchmark: Benchmark,
     pairs: Sequence[EvaluationPair],
@@ -154,7 +160,9 @@ def evaluate(
     seconds: list[float] = []
     computed = len(chosen)
     if benchmark.measure is not None:
-        rows = benchmark.measure(spec.create(), chosen, progress, **(options or {}))
+        for row in benchmark.measure(spec.create(), chosen, **(options or {})):
+            rows.append(row)
+            progress(1)
     else:
         identity = spec.identity | {"benchmark": benchmark.name}
         with folder_lock(output):

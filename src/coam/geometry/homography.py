@@ -15,10 +15,21 @@ def apply_homography(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:
     matrix = np.asarray(homography, dtype=np.float64)
     xy = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     mapped = xy @ matrix[:, :2].T + matrix[:, 2]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         result = mapped[:, :2] / mapped[:, 2:]
     result[~np.isfinite(result).all(axis=1)] = np.inf
     return np.asarray(result)
+
+
+def transfer_errors(points0: npt.ArrayLike, points1: npt.ArrayLike, homography: npt.ArrayLike) -> Array:
+    """Transfer errors in pixels (N,): points1 (N, 2) against points0 (N, 2) mapped by a homography (3, 3).
+
+    inf where a point is sent to infinity, or is none.
+    """
+    wanted = np.asarray(points1, dtype=np.float64).reshape(-1, 2)
+    with np.errstate(invalid="ignore"):
+        distance = np.linalg.norm(apply_homography(homography, points0) - wanted, axis=1)
+    return np.asarray(np.nan_to_num(distance, nan=np.inf, posinf=np.inf))
 
 
 def depth_under(homography: npt.ArrayLike, points: npt.ArrayLike) -> Array:

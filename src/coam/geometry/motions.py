@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coam.geometry.homography import apply_homography, fit_homography
+from coam.geometry.homography import fit_homography, transfer_errors
 from coam.geometry.robust import estimate_homography
 
 Array = npt.NDArray[np.float64]
@@ -65,11 +65,6 @@ FITS: dict[str, Fit] = {  # simplest first
 }
 
 
-def misses(matrix: Array, points0: Array, points1: Array) -> Array:
-    """Distances (N,) in pixels between points0 (N, 2) moved by a matrix (3, 3) and points1 (N, 2)."""
-    return np.asarray(np.linalg.norm(apply_homography(matrix, points0) - points1, axis=1))
-
-
 def halves(count: int) -> list[Indices]:
     """Two folds of `count` matches: every other one, and the rest."""
     every = np.arange(count, dtype=np.int64)
@@ -83,7 +78,7 @@ def held_out_misses(fit: Fit, points0: Array, points1: Array, folds: Sequence[In
         rest = np.setdiff1d(np.arange(len(points0)), fold)
         matrix = fit(points0[rest], points1[rest])
         if matrix is not None:
-            missed[fold] = misses(matrix, points0[fold], points1[fold])
+            missed[fold] = transfer_errors(points0[fold], points1[fold], matrix)
     return missed
 
 
@@ -126,4 +121,5 @@ def fit_motion(points0: npt.ArrayLike, points1: npt.ArrayLike, min_inliers: int 
     if best is None:
         return None
     kind, matrix = best
-    return Motion(kind, matrix, float(np.median(misses(matrix, inner0, inner1))), float(found.inliers.mean()))
+    residual = float(np.median(transfer_errors(inner0, inner1, matrix)))
+    return Motion(kind, matrix, residual, float(found.inliers.mean()))

@@ -21,7 +21,7 @@ from coam.geometry.epipolar import (
     fundamental_from_essential,
     sampson_distance,
 )
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import apply_homography, transfer_errors
 
 Mask = npt.NDArray[np.bool_]
 Model = TypeVar("Model", bound="TwoViewModel")
@@ -93,13 +93,8 @@ class Homography(TwoViewModel):
         """Points (N, 2) of photo 0 in photo 1, (N, 2); inf where they are sent to infinity."""
         return apply_homography(self.matrix, points0)
 
-    def apply_inverse(self, points1: npt.ArrayLike) -> Array:
-        """Points (N, 2) of photo 1 in photo 0, (N, 2); inf where they are sent to infinity."""
-        return apply_homography(np.linalg.inv(self.matrix), points1)
-
     def residuals_of(self, points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array:
-        wanted = np.asarray(points1, dtype=np.float64).reshape(-1, 2)
-        return _finite_or_inf(np.linalg.norm(self.apply(points0) - wanted, axis=1))
+        return transfer_errors(points0, points1, self.matrix)
 
     def _values(self) -> dict[str, Any]:
         return {"matrix": self.matrix.tolist()}

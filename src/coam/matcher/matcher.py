@@ -45,7 +45,7 @@ from coam.matching.settings import PRESETS, MatcherConfig, MatcherOptions, Prese
 from coam.models.outputs import DenseDescriptors, EncodedImage
 from coam.models.registry import DEFAULT_MODEL, ModelFile, load_model
 from coam.models.retrieval import DESCRIBED_AT, pooled
-from coam.tensors import as_array, pick_device
+from coam.tensors import as_array, pick_device, survive_forks
 from coam.types import FloatArray, Grid, Matches, Size
 from coam.warp import Warp
 
@@ -85,6 +85,7 @@ class Matcher:
     def __init__(
         self, file: ModelFile, config: MatcherConfig, device: torch.device, backend: str = "auto"
     ) -> None:
+        survive_forks()
         self.file = file
         self.config = config.for_network(file.model.capabilities)
         self.device = device

@@ -34,7 +34,7 @@ class CDUNetConfig:
     attention_value: Value = "projected"  # what is gathered: "projected" (paper) or "raw" (published code)
     attention_scale: float | None = None  # factor on the logits; None: unscaled, as in eq. 1
     projected_channels: tuple[int, int] = (128, 256)  # of CoAM at strides 16 and 32
-    decoder_widths: tuple[int, ...] = (256, 256, 128, 128, 64)  # output channels of deconv_5 ... deconv_1
+    decoder_widths: tuple[int, int, int, int, int] = (256, 256, 128, 128, 64)  # of deconv_5 ... deconv_1
     descriptor_temperature: float = 20.0  # of the InfoNCE / dual softmax losses
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from coam.errors import ConfigError
-from coam.geometry.homography import apply_homography, depth_under, fit_homography
-from coam.geometry.motions import FITS, Indices, held_out_misses, misses, simplest, simplest_motion
+from coam.geometry.homography import apply_homography, depth_under, fit_homography, transfer_errors
+from coam.geometry.motions import FITS, Indices, held_out_misses, simplest, simplest_motion
 from coam.geometry.robust import HOMOGRAPHY_OPTIONS, RansacOptions, estimate_homography
 from coam.registration.local_models import DEFAULT_LOCAL, LinearModel, LocalOptions, local_models
 from coam.registration.transforms import (
@@ -148,7 +148,7 @@ def _fit_plane(points0: Array, points1: Array, size: Size, options: FitOptions) 
     folds = block_folds(inner1, size, options)
     tried = {each: _median(held_out_misses(FITS[each], inner0, inner1, folds)) for each in kinds}
     held_out = held_out_misses(FITS[kind], inner0, inner1, folds)
-    residuals = misses(matrix, points0, points1)
+    residuals = transfer_errors(points0, points1, matrix)
     why = f"{kind}: " + (
         "asked for"
         if len(kinds) == 1
@@ -269,14 +269,14 @@ def _held_out(
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(points0)), fold).astype(np.int64)
         fetched[fold] += np.asarray(model.design[fold] @ model.solve(wanted, evidence, rest))
-    return misses(matrix, points0, apply_homography(matrix, fetched))
+    return transfer_errors(points0, apply_homography(matrix, fetched), matrix)
 
 
 def _misses(matrix: Array, displacement: Displacement, points0: Array, points1: Array) -> Array:
     """Distances (N,) in pixels of the fixed image: what is fetched for points1 and points0, both moved by
     the matrix."""
     fetched = apply_homography(np.linalg.inv(matrix), points1) + displacement.at(points1)
-    return misses(matrix, points0, apply_homography(matrix, fetched))
+    return transfer_errors(points0, apply_homography(matrix, fetched), matrix)
 
 
 def folds_over(transform: Transform, size: Size, cells: int = 64) -> bool:

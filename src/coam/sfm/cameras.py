@@ -141,12 +141,18 @@ def make_cameras(photos: Sequence[Photo], choice: CameraChoice) -> PhotoCameras:
     given = choice.given or {}
     # Without EXIF: numbered photos of equal size came from one camera, most likely; anything else is a
     # collection. (Held upright now and then, or cut by a pixel, it gives a second size and a second camera.)
-    one_shoot = is_one_shoot([p.name for p in photos]) and len({p.size for p in photos}) <= 3
+    sizes = {photo.name: photo.size for photo in photos}
+    shoot_of = {
+        name: number
+        for number, names in enumerate(shoots(list(sizes)))
+        if len({sizes[name] for name in names}) <= 3
+        for name in names
+    }
     cameras: list[Any] = []
     index_of: dict[Any, int] = {}
     index: dict[str, int] = {}
     for photo in photos:
-        key = _sharing_key(photo, choice, one_shoot)
+        key = _sharing_key(photo, choice, shoot_of.get(photo.name))
         if key not in index_of:
             spec = given.get(photo.name, given.get("*"))
             index_of[key] = len(cameras)
@@ -158,7 +164,7 @@ def make_cameras(photos: Sequence[Photo], choice: CameraChoice) -> PhotoCameras:
     return PhotoCameras(tuple(cameras), index, tuple(sorted(listed)))
 
 
-def _sharing_key(photo: Photo, choice: CameraChoice, one_shoot: bool) -> Any:
+def _sharing_key(photo: Photo, choice: CameraChoice, shoot: int | None) -> Any:
     """Photos with equal keys share one camera."""
     if choice.given and photo.name in choice.given:
         return ("given", choice.given[photo.name])
@@ -170,17 +176,22 @@ def _sharing_key(photo: Photo, choice: CameraChoice, one_shoot: bool) -> Any:
         return photo.name
     if photo.focal35 is not None or photo.camera is not None:
         return (photo.camera, photo.focal35, photo.size)
-    return photo.size if one_shoot else photo.name
+    return photo.name if shoot is None else (shoot, photo.size)
 
 
-def is_one_shoot(names: Sequence[str]) -> bool:
-    """Whether the names differ in one running number only, as a camera or a video tool writes them.
+def shoots(names: Sequence[str]) -> list[list[str]]:
+    """Photos whose names differ in one running number only, as a camera or a video tool writes them.
 
-    Numbers may have gaps, but fill at least a tenth of their range: identifiers of a photo site do not.
+    Numbers may have gaps, but fill at least a tenth of their range: identifiers of a photo site do not. A
+    folder may hold several shoots, and photos that are of none.
     """
-    stems = [re.fullmatch(r"(.*?)(\d+)(\.\w+)", name) for name in names]
-    matched = [stem for stem in stems if stem is not None]
-    if len(matched) < len(names) or len({(m[1], m[3].lower()) for m in matched}) != 1:
-        return False
-    numbers = [int(m[2]) for m in matched]
-    return max(numbers) - min(numbers) < 10 * len(numbers)
+    numbered: dict[tuple[str, str], dict[str, int]] = {}
+    for name in names:
+        found = re.fullmatch(r"(.*?)(\d+)(\.\w+)", name)
+        if found is not None:
+            numbered.setdefault((found[1], found[3].lower()), {})[name] = int(found[2])
+    return [
+        list(numbers)
+        for numbers in numbered.values()
+        if max(numbers.values()) - min(numbers.values()) < 10 * len(numbers)
+    ]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coam.errors import ConfigError, DataError
 from coam.geometry.alignment import Pose, camera_centres
-from coam.sfm.cameras import is_one_shoot
+from coam.sfm.cameras import shoots
 from coam.sfm.colmap_model import covisibility, model_poses
 from coam.store.atomic import write_text
 from coam.store.documents import read_text
@@ -125,9 +125,10 @@ def choose_pairs(
         )
     proposed = retrieval_pairs(names, global_descriptors(photos.values(), describe), count)
     how = f"{count} most similar photos each"
-    if not is_one_shoot(names):
+    in_sequence = [pair for shoot in shoots(names) for pair in sequential_pairs(shoot)]
+    if not in_sequence:
         return proposed, how
-    return _sorted_pairs([*proposed, *sequential_pairs(names)]), f"{how}, and neighbours in the sequence"
+    return _sorted_pairs([*proposed, *in_sequence]), f"{how}, and neighbours in the sequence"
 
 
 def read_pairs(path: str | Path, known: Iterable[str] | None = None) -> list[Pair]:

@@ -41,6 +41,8 @@ from coam.sfm.tracks.align_graph import align_graph
 from coam.sfm.tracks.match_graph import (
     MatchGraph,
     build_graph,
+    find_places,
+    graph_of_place,
     graph_of_strong_pairs,
     longest_tracks,
     place_keypoints,
@@ -294,20 +296,35 @@ def place_in_world(work: Workspace, models: Sequence[Any]) -> None:
 def _map_into(
     folder: Path, given: MapperInput, work: Workspace, verified: VerifiedMatches, graph: MatchGraph
 ) -> None:
-    """Map from the longest tracks, of all pairs and of strong pairs, without misplaced photos: 0, 1, ..."""
+    """Map every place by itself, without misplaced photos; models largest first: 0, 1, ..."""
+    models = []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        databases = [Path(scratch) / name for name in ("all.db", "strong.db")]
-        strong = graph_of_strong_pairs(graph, given.options.strong_share)
-        for database, chosen in zip(databases, (graph, strong), strict=True):
-            few = longest_tracks(chosen, given.options.matches_per_pair)
-            write_database(database, few, verified.geometries, work.cameras)
-        models = run_mapper(given, databases)
-    for index, found in enumerate(models):
+        for names in find_places(graph, given.options.min_matches):
+            if len(names) < given.options.min_model_size:
+                break
+            own = graph_of_place(graph, names)
+            models += _map_place(Path(scratch), given, work, verified, own)
+    placed = []
+    for found in models:
         model, removed = remove_misplaced(found, given)
         for name in removed:
             work.say(f"{name}: taken out, what it shares with others contradicts its place or theirs")
+        placed.append(model)
+    for index, model in enumerate(sorted(placed, key=lambda model: -model.num_reg_images())):
         (folder / str(index)).mkdir()
         model.write(folder / str(index))
+
+
+def _map_place(
+    scratch: Path, given: MapperInput, work: Workspace, verified: VerifiedMatches, graph: MatchGraph
+) -> list[Any]:
+    """Models of one place, from the longest tracks of all its pairs and of the strong ones."""
+    databases = [scratch / name for name in ("all.db", "strong.db")]
+    strong = graph_of_strong_pairs(graph, given.options.strong_share)
+    for database, chosen in zip(databases, (graph, strong), strict=True):
+        few = longest_tracks(chosen, given.options.matches_per_pair)
+        write_database(database, few, verified.geometries, work.cameras)
+    return run_mapper(given, databases)
 
 
 def write_model_folder(work: Workspace, models: Sequence[Any], graph: MatchGraph) -> None:
@@ -340,7 +357,8 @@ def write_summary(
     options, photos = work.options, work.photos
     write_settings(work.files, work.matcher, options)
     registered = sorted(model_poses(models[0])) if models else []
-    missing = [name for name in photos.names if name not in registered]
+    placed = {name for model in models for name in model_poses(model)}
+    missing = [name for name in photos.names if name not in placed]
     warnings = ["no model could be built from the verified pairs; take more photos with more overlap"]
     if models:
         warnings = model_warnings(models[0], verified, cycles, options.verify, options.mapper.checks)
@@ -394,19 +412,19 @@ def line_about_pairs(accepted: int, refused: int, removed: int) -> str:
 
 
 def lines_about_missing(missing: Sequence[str], accepted: Iterable[Pair]) -> list[str]:
-    """Which photos are not in the model, and why."""
+    """Which photos are in no model, and why."""
     verified = {name for pair in accepted for name in pair}
     alone = [name for name in missing if name not in verified]
     unplaced = [name for name in missing if name in verified]
     lines = []
     if alone:
         lines.append(
-            f"not in the model, because no pair with them was verified: {listed(alone, 8)}; "
+            f"in no model, because no pair with them was verified: {listed(alone, 8)}; "
             "take some between views that are far apart"
         )
     if unplaced:
         lines.append(
-            f"not in the model, though some pairs were verified: {listed(unplaced, 8)}; "
+            f"in no model, though some pairs were verified: {listed(unplaced, 8)}; "
             "more photos between them and the others may help"
         )
     return lines

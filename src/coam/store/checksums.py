@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-StrPath = str | os.PathLike[str]
+from coam.store.atomic import StrPath
+
 _BLOCK = 1 << 20
 # HDF5 keeps checksums of its own structures from this version on. Strings of variable length are the
 # exception: where their heap is damaged the library can loop for ever, so ours have a fixed length.

@@ -16,19 +16,19 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coam.errors import CoamError, DataError, import_extra
-from coam.store.atomic import write_json
+from coam.errors import CoamError, ConfigError, DataError, import_extra
+from coam.store.atomic import StrPath, write_json
 from coam.store.checksums import content_digest
 
 MOST_BYTES = 64 << 20
 MOST_YAML_BYTES = 1 << 20  # recipes are small, and YAML is slow to read
 MOST_DEPTH = 64
 _SEAL = "sha256"
-StrPath = str | os.PathLike[str]
 
 
 class Whole(dict[str, Any]):
@@ -53,6 +53,22 @@ def read_text(
         raise kind(f"{name}: is not a text file in UTF-8; {advice}") from error
 
 
+@contextmanager
+def one_line_for_damage(path: Path, form: str, advice: str) -> Iterator[None]:
+    """Around the reader of a file of ours: a file that is none of that `form` is one line."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; give {advice}")
+    try:
+        yield
+    except CoamError:
+        raise
+    except PermissionError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    except Exception as error:  # a damaged or foreign file can make its reader raise anything at all
+        raise DataError(f"{path}: is damaged or not {form}; write it again with coam match") from error
+
+
 def read_json(
     path: StrPath, shape: Any = dict, advice: str = "write it again", kind: type[CoamError] = DataError
 ) -> Any:
@@ -60,10 +76,8 @@ def read_json(
     text = read_text(path, advice, kind)
     try:
         value = parse_json(text)
-        if isinstance(value, dict) and _SEAL in value:
-            seal = value.pop(_SEAL)
-            if seal != content_digest(value, {}):
-                raise ValueError("its checksum is another")
+        if isinstance(value, dict):
+            _unseal(value)
         check_shape(value, shape)
     except ValueError as error:
         raise kind(f"{os.fspath(path)}: is damaged ({error}); {advice}") from error
@@ -73,6 +87,34 @@ def read_json(
 def write_sealed_json(path: StrPath, value: Mapping[str, Any]) -> Path:
     """Write a JSON object with its checksum, whole or not at all."""
     return write_json(path, {**value, _SEAL: content_digest(value, {})})
+
+
+def _unseal(value: dict[str, Any]) -> None:
+    """Take the checksum out of an object, where it has one; a `ValueError` where it is not that of the rest.
+
+    Files from before have none. So one is known by its value too: damage to its name must not hide it.
+    """
+    for name in [name for name, item in value.items() if name == _SEAL or _is_digest(item)]:
+        rest = {other: item for other, item in value.items() if other != name}
+        fits = value[name] == content_digest(rest, {})
+        if fits != (name == _SEAL):
+            raise ValueError("its checksum is another")
+        if fits:
+            del value[name]
+
+
+def _is_digest(item: Any) -> bool:
+    return isinstance(item, str) and len(item) == 64
+
+
+def require_json(value: Any, where: str) -> None:
+    """Refuse a value that JSON cannot hold; `where` names what holds it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where} holds a value that JSON cannot ({error}); use plain values only"
+        ) from error
 
 
 def parse_json(text: str) -> Any:

@@ -14,6 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from coam.errors import ConfigError, DataError
 from coam.store.atomic import atomic_write
+from coam.store.checksums import file_digest
 
 MOST_BYTES = 4 * 2**30
 AT_ONCE = 2**20  # bytes
@@ -33,7 +34,7 @@ def fetch(
     if not re.fullmatch(r"[0-9a-f]{64}", wanted):
         raise ConfigError(f"sha256 is {sha256!r}; give the 64 hexadecimal digits that its publisher states")
     _check_address(url)
-    if target.is_file() and _digest(target) == wanted:
+    if target.is_file() and file_digest(target) == wanted:
         return target
     request = Request(url, headers={"User-Agent": "coam"})
     with atomic_write(target) as temporary, temporary.open("wb") as file:
@@ -78,12 +79,4 @@ def _copy(answer: Any, file: IO[bytes], progress: Callable[[int, int], None]) ->
         digest.update(part)
         file.write(part)
         progress(done, total)
-    return digest.hexdigest()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(AT_ONCE):
-            digest.update(part)
     return digest.hexdigest()

@@ -36,6 +36,7 @@ Array = npt.NDArray[Any]
 Table = dict[str, Any]  # arrays by name, in memory or read on demand
 _FORMAT = "coam-pairs-1"
 _OPEN_TABLES = 4
+_ROWS_AT_ONCE, _PAIRS_AT_ONCE = 1 << 18, 256  # written at once when parts are merged
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class PairJournal:
         return int(1.2 * sum(file.stat().st_size for file in files if file.exists())) + (1 << 20)
 
     def _write_h5(self, path: Path, pairs: list[Pair]) -> None:
-        """Pair by pair, so that memory does not grow with their number."""
+        """Portion by portion, so that memory does not grow with the number of pairs."""
         import h5py
 
         with h5py.File(path, "w", libver=CHECKSUMMED) as file:
@@ -179,17 +180,18 @@ class PairJournal:
             file.create_dataset("names", data=strings)
             start = np.zeros(len(pairs) + 1, np.int64)
             checks = np.zeros((len(pairs), 2), np.uint32)
+            portion: list[Record] = []
+            written = 0  # rows
             for position, pair in enumerate(pairs):
                 record = self.read(pair)
-                begin = int(start[position])
-                end = begin + len(next(iter(record.columns.values())))
-                start[position + 1] = end
-                for name, column in record.columns.items():
-                    _grow(file, f"column_{name}", column, end)[begin:end] = column
-                for name, value in record.values.items():
-                    _grow(file, f"value_{name}", value[None], position + 1)[position] = value
+                portion.append(record)
+                start[position + 1] = start[position] + len(next(iter(record.columns.values())))
                 place = {"names": strings[position : position + 1], "start": start[position : position + 2]}
                 checks[position] = _place_checksum(place), _record_checksum(record)
+                if start[position + 1] - written >= _ROWS_AT_ONCE or len(portion) == _PAIRS_AT_ONCE:
+                    _append_records(file, portion)
+                    portion, written = [], int(start[position + 1])
+            _append_records(file, portion)
             file.create_dataset("start", data=start)
             file.create_dataset("checks", data=checks)
 
@@ -198,8 +200,19 @@ class PairJournal:
         self._open.clear()
 
 
-def _grow(file: Any, name: str, rows: Array, length: int) -> Any:
-    """The dataset `name`, made when it is not there, of at least `length` rows."""
+def _append_records(file: Any, records: list[Record]) -> None:
+    """Append records to the datasets of an .h5, one write each: chunk by chunk is what takes the time."""
+    if not records:
+        return
+    first = records[0]
+    for name in first.columns:
+        _append_rows(file, f"column_{name}", np.concatenate([record.columns[name] for record in records]))
+    for name in first.values:
+        _append_rows(file, f"value_{name}", np.stack([record.values[name] for record in records]))
+
+
+def _append_rows(file: Any, name: str, rows: Array) -> None:
+    """Append rows to the dataset `name`, made when it is not there."""
     if name not in file:
         row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
         chunk = (max(1, 65536 // row_bytes), *rows.shape[1:])
@@ -211,9 +224,9 @@ def _grow(file: Any, name: str, rows: Array, length: int) -> Any:
             chunks=chunk,
             compression="lzf",
         )
-    if file[name].shape[0] < length:
-        file[name].resize(length, axis=0)
-    return file[name]
+    begin = file[name].shape[0]
+    file[name].resize(begin + len(rows), axis=0)
+    file[name][begin:] = rows
 
 
 def _close_table(table: Table | None) -> None:

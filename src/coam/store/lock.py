@@ -16,14 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coam.errors import DataError
-from coam.store.atomic import check_folder
+from coam.store.atomic import StrPath, check_folder
 
 LOCK = ".coam-lock"
 _held: dict[str, int] = {}  # folders that this process has locked, and how often: its stages may nest
 
 
 @contextmanager
-def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
+def folder_lock(folder: StrPath) -> Iterator[None]:
     """Have `folder` (made where it is missing) for this process alone while the block runs."""
     root = os.path.realpath(folder)
     if root in _held:
@@ -47,7 +47,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(path: Path, folder: str | os.PathLike[str]) -> int | None:
+def _lock(path: Path, folder: StrPath) -> int | None:
     """A descriptor that holds the lock; None where the system or the file system has no locks."""
     try:
         import fcntl

@@ -6,9 +6,7 @@ file that was damaged is refused. Nothing is ever pickled.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import CoamError, ConfigError, DataError
-from coam.store.atomic import atomic_write
+from coam.errors import ConfigError, DataError
+from coam.store.atomic import StrPath, atomic_write
 from coam.store.checksums import content_digest
+from coam.store.documents import one_line_for_damage, require_json
 from coam.store.match_formats import ARRAYS, ENDINGS, FORMATS, Arrays, Header
 from coam.types import Grid, Matches, Size
 
@@ -27,7 +26,7 @@ FORMAT = "coam-matches"
 VERSION = 1
 
 
-def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:
+def save_matches(matches: Matches, path: StrPath) -> Path:
     """Write every field but the photos to `path`, in the format of its ending, whole or not at all."""
     path = Path(path)
     codec = _codec(path)
@@ -41,15 +40,11 @@ def save_matches(matches: Matches, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load_matches(path: str | os.PathLike[str]) -> Matches:
+def load_matches(path: StrPath) -> Matches:
     """Read what `save_matches` wrote."""
     path = Path(path)
     codec = _codec(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}; give a file of matches ({', '.join(ENDINGS)})")
-    # A damaged or foreign file can make its reader raise anything at all.
-    try:
+    with one_line_for_damage(path, "a file of matches", f"a file of matches ({', '.join(ENDINGS)})"):
         header, arrays = codec.read(path)
         if header["format"] == FORMAT and header["version"] > VERSION:
             raise DataError(f"{path}: was written by a newer coam; upgrade coam to read it")
@@ -57,14 +52,6 @@ def load_matches(path: str | os.PathLike[str]) -> Matches:
         if "sha256" in header and header["sha256"] != content_digest(_header(matches), arrays):
             raise ValueError("another checksum")
         return matches
-    except CoamError:
-        raise
-    except PermissionError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    except Exception as error:
-        raise DataError(
-            f"{path}: is damaged or not a file of matches; write it again with coam match"
-        ) from error
 
 
 # ---- header
@@ -81,12 +68,7 @@ def _header(matches: Matches) -> Header:
         "overlap": None if math.isnan(matches.overlap) else float(matches.overlap),
         "meta": matches.meta,
     }
-    try:
-        json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"matches.meta holds a value that JSON cannot ({error}); use plain values only"
-        ) from error
+    require_json(header, "matches.meta")
     return header
 
 

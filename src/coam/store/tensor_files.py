@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coam.errors import CoamError, WeightsError
 from coam.store.atomic import StrPath, atomic_write
@@ -36,14 +37,19 @@ def _byte_type() -> Any:
     return torch.uint8
 
 
-def write_safetensors(path: StrPath, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Write tensors (of any device) and metadata; the same content is the same file, byte for byte."""
-    from safetensors.torch import save_file
+def write_safetensors(
+    path: StrPath, tensors: Mapping[str, Tensor | npt.NDArray[Any]], metadata: dict[str, str]
+) -> Path:
+    """Write tensors (of any device) or arrays, and metadata; equal content is an equal file to the byte."""
+    from safetensors.numpy import save_file
 
-    on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = metadata | {_CHECKSUM: _checksum(on_host, metadata)}
+    arrays = {
+        name: np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu().numpy(), order="C")
+        for name, value in tensors.items()
+    }
+    metadata = metadata | {_CHECKSUM: _checksum(arrays, metadata)}
     with atomic_write(path) as temporary:
-        save_file(on_host, temporary, metadata=metadata)
+        save_file(arrays, temporary, metadata=metadata)
         _sort_metadata(temporary)
     return Path(path)
 

@@ -24,7 +24,7 @@ much the result changes when the style photo is recoloured, divided likewise: it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,6 @@ from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
 from coam.evaluation.benchmarks.invariance import corresponding_positions
 from coam.evaluation.metrics.tables import Metric, Row, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
-from coam.evaluation.predictions import Progress
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
 from coam.matcher import Matcher
@@ -252,23 +251,6 @@ def _leaks(ours: Any, view: Picture, style: Picture, picture: Picture) -> Row:
     }
 
 
-def measure_stylization(
-    matcher: PairMatcher,
-    pairs: Sequence[EvaluationPair],
-    progress: Progress = lambda done: None,
-    *,
-    stylizer: Stylizer | None = None,
-    ours: Any = None,
-    with_leaks: bool = False,
-) -> list[Row]:
-    """Rows of the pairs; arguments as in `score_stylization`."""
-    rows = []
-    for pair in pairs:
-        rows.append(score_stylization(pair, matcher, stylizer, ours, with_leaks))
-        progress(1)
-    return rows
-
-
 def find_stylizer(name: str) -> Stylizer:
     """The function behind package.module:function."""
     try:
@@ -280,18 +262,17 @@ def find_stylizer(name: str) -> Stylizer:
     return found  # type: ignore[no-any-return]
 
 
-def _measure(
+def measure_stylization(
     matcher: PairMatcher,
     pairs: Sequence[EvaluationPair],
-    progress: Progress,
     *,
     stylizer: str | None,
     weights: Path | None,
     leaks: bool,
     device: str,
     resolution: int | None,
-) -> list[Row]:
-    """`measure_stylization` with what the command line knows by name."""
+) -> Iterator[Row]:
+    """Rows of the pairs: `score_stylization` with what the command line knows by name."""
     from coam.stylization import load_stylizer
     from coam.stylization.apply import RESOLUTION
 
@@ -299,7 +280,8 @@ def _measure(
     ours = None
     if isinstance(matcher, Matcher):  # beside another matcher our stages say nothing of it
         ours = load_stylizer(weights, device=device, resolution=resolution or RESOLUTION)
-    return measure_stylization(matcher, pairs, progress, stylizer=function, ours=ours, with_leaks=leaks)
+    for pair in pairs:
+        yield score_stylization(pair, matcher, function, ours, leaks)
 
 
 STYLIZATION = Benchmark(
@@ -309,7 +291,7 @@ STYLIZATION = Benchmark(
         Option("scenes", str, "test", "Of MegaDepth: a split, or scene ids with commas."),
         Option("count", int, 400, "Of MegaDepth: so many pairs, drawn at random.", min=1),
     ),
-    measure=_measure,
+    measure=measure_stylization,
     run_options=(
         Option("stylizer", str | None, None, "package.module:function (view path, style path) -> picture."),
         Option("weights", Path | None, None, "A stylizer's .safetensors file."),

@@ -38,7 +38,8 @@ ANSWERS = [3, 3, 3, 3]  # channels of stage 1's answer: the mix, then colours of
 class StylizerConfig:
     """The sizes of the networks."""
 
-    widths: tuple[int, ...] = (48, 80, 128, 192, 256)  # channels of the U-Net at strides 2, 4, 8, 16, 32
+    # Channels of the U-Net at strides 2, 4, 8, 16, 32
+    widths: tuple[int, int, int, int, int] = (48, 80, 128, 192, 256)
     refiner_width: int = 48  # channels of stage 2, at stride 2
     refiner_blocks: int = 4  # residual blocks of stage 2
 

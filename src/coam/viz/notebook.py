@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 
@@ -10,6 +9,7 @@ from PIL import Image
 
 from coam.errors import CoamError
 from coam.types import Matches
+from coam.viz.html import picture_uri
 from coam.viz.matches import draw_matches
 
 WIDTH = 1000  # pixels: about the width of a cell
@@ -34,8 +34,8 @@ def matches_as_html(matches: Matches) -> str:
     if picture is None:
         return line
     # JPEG: a notebook keeps every output in its file.
-    data = base64.b64encode(_encoded(picture, "JPEG")).decode()
-    return f'{line}<img src="data:image/jpeg;base64,{data}" width="{picture.width}" alt="matches">'
+    uri = picture_uri(_encoded(picture, "JPEG"), "jpeg")
+    return f'{line}<img src="{uri}" width="{picture.width}" alt="matches">'
 
 
 def _picture(matches: Matches) -> Image.Image | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +125,6 @@ class Warp:
     def certainty(self) -> FloatArray:
         """(h, w): certainty of `points`, in [0, 1]."""
         return self.forward.certainty
-
-    def reversed(self) -> Warp:
-        """The same warp with the two photos swapped."""
-        return replace(
-            self, forward=self.backward, backward=self.forward, image0=self.image1, image1=self.image0
-        )
 
     def apply(self, image: ImageLike | None = None, min_certainty: float = 0.0) -> RGB:
         """Photo 1 in the frame of photo 0, (h, w, 3); black where certainty is below `min_certainty`.

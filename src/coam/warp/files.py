@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import CoamError, ConfigError, DataError
+from coam.errors import ConfigError, DataError
 from coam.store.archives import read_plain_npz
-from coam.store.atomic import atomic_write
-from coam.store.documents import parse_json
+from coam.store.atomic import StrPath, atomic_write
+from coam.store.documents import one_line_for_damage, parse_json, require_json
 from coam.types import FloatArray
 from coam.warp.field import Warp, WarpField
 
@@ -33,7 +32,7 @@ FLO_UNKNOWN = 1e10  # Middlebury: a displacement above 1e9 is not known
 _FIELDS = ("forward", "backward")
 
 
-def save_warp(warp: Warp, path: str | os.PathLike[str]) -> Path:
+def save_warp(warp: Warp, path: StrPath) -> Path:
     """Write `path` (.npz or .flo), whole or not at all."""
     path = Path(path)
     ending = path.suffix.lower()
@@ -51,24 +50,14 @@ def save_warp(warp: Warp, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load_warp(path: str | os.PathLike[str]) -> Warp:
+def load_warp(path: StrPath) -> Warp:
     """Read the .npz that `save_warp` wrote."""
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}; give a .npz file of a warp")
-    # A damaged or foreign file can make its reader raise anything at all.
-    try:
+    with one_line_for_damage(path, "a warp", "a .npz file of a warp"):
         if not zipfile.is_zipfile(path):
             raise ValueError("not a zip file")
         file = read_plain_npz(path, MOST_BYTES)
         return _build(parse_json(str(file["header"])), file, path)
-    except CoamError:
-        raise
-    except PermissionError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    except Exception as error:
-        raise DataError(f"{path}: is damaged or not a warp; write it again with coam match") from error
 
 
 def flo_bytes(displacement: FloatArray) -> bytes:
@@ -87,12 +76,7 @@ def _header(warp: Warp) -> dict[str, Any]:
         "overlap": None if math.isnan(warp.overlap) else float(warp.overlap),
         "meta": warp.meta,
     }
-    try:
-        json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"warp.meta holds a value that JSON cannot ({error}); use plain values only"
-        ) from error
+    require_json(header, "warp.meta")
     return header
 
 

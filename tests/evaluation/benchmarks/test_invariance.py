@@ -54,7 +54,7 @@ class SeesTheOther:
 def test_invariance_with_and_without_conditioning(hpatches_root: Path) -> None:
     pairs = load_invariance(hpatches_root)
     assert len(pairs) == 5
-    rows = measure_invariance(SeesTheOther(), pairs)
+    rows = list(measure_invariance(SeesTheOther(), pairs))
     assert all(row["conditioned_l1"] == pytest.approx(0, abs=1e-6) for row in rows)
     alone = [row["alone_l1"] for row in rows]
     assert alone == sorted(alone)  # the darker, the further

@@ -74,12 +74,12 @@ def test_pairs_are_loaded_and_measured(root: Path) -> None:
 
 def test_what_cannot_be_measured(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dense descriptors"):
-        measure_warps(object(), load_warps(root))
+        list(measure_warps(object(), load_warps(root)))
     with pytest.raises(DataError, match=r"holds no SUBSET/PAIR/truth\.npz"):
         load_warps(tmp_path / "empty")
     np.savez(root / "still" / "one" / "truth.npz", points=np.zeros((4, 16, 2)), state=np.zeros((4, 16)))
     with pytest.raises(DataError, match="differ in size"):
-        measure_warps(Still(), load_warps(root))
+        list(measure_warps(Still(), load_warps(root)))
     (root / "still" / "one" / "1.png").unlink()
     with pytest.raises(DataError, match="lacks the photos"):
         load_warps(root)

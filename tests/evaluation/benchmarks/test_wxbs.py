@@ -101,4 +101,4 @@ def test_the_warp_is_asked_at_the_hand_points_in_both_directions(wxbs_root: Path
     # Forth: exact for two points, off by (30, -3.5) and (29, 30); back: 2 px off for those two.
     assert (row["pck@1"], row["pck@2"], row["points"]) == (0.25, 0.5, 4)
     with pytest.raises(ConfigError, match="wxbs-warp needs dense descriptors"):
-        measure_wxbs_warp(object(), [])
+        list(measure_wxbs_warp(object(), []))

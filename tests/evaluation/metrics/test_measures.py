@@ -9,16 +9,8 @@ from coam.evaluation.metrics.measures import (
     matching_accuracy,
     roc_auc,
     roc_curve,
-    transfer_errors,
     yfcc_map,
 )
-
-
-def test_planted_errors_are_measured_in_image_1() -> None:
-    double = np.diag([2.0, 2.0, 1.0])
-    points0 = np.array([[10, 10], [20, 5], [7, 7]])
-    planted = np.array([[0, 0], [3, 4], [0, -2]])
-    assert transfer_errors(points0, 2 * points0 + planted, double).tolist() == [0, 5, 2]
 
 
 def test_accuracy_counts_the_threshold_itself() -> None:
@@ -27,11 +19,6 @@ def test_accuracy_counts_the_threshold_itself() -> None:
 
 def test_a_pair_without_matches_scores_zero() -> None:
     assert matching_accuracy([], [1, 3]).tolist() == [0, 0]
-
-
-def test_nan_and_infinite_points_are_wrong_matches() -> None:
-    errors = transfer_errors([[1, 1], [2, 2]], [[np.nan, 1], [np.inf, 2]], np.eye(3))
-    assert np.isinf(errors).all()
 
 
 def test_auc_of_a_known_list() -> None:

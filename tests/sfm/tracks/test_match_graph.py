@@ -9,6 +9,8 @@ import numpy as np
 from coam.sfm.tracks.match_graph import (
     Keypoints,
     MatchGraph,
+    find_places,
+    graph_of_place,
     graph_of_strong_pairs,
     load_keypoints,
     longest_tracks,
@@ -44,6 +46,19 @@ def test_pairs_with_little_evidence_are_left_out_but_every_photo_keeps_its_best(
     inlier = graph_of_strong_pairs(graph, 0.25).inlier
     assert [bool(inlier[graph.of(pair)].all()) for pair in range(4)] == [True, False, True, True]
     assert graph_of_strong_pairs(graph, 0.2).inlier.all()
+
+
+def test_what_no_pair_joins_is_another_place():
+    """c-d has one match, too few to join the two places."""
+    pairs = (("a", "b"), ("c", "d"), ("d", "e"), ("d", "f"))
+    start, nodes = np.array([0, 3, 4, 7, 10]), np.arange(10)
+    edges = Measurements(nodes, nodes, np.zeros((10, 2)), np.tile(np.eye(2), (10, 1, 1)), np.full(10, 0.5))
+    names = Keypoints(tuple("abcdefg"), (), nodes[:1], nodes[:0], np.zeros((0, 2)), nodes[:0])
+    graph = MatchGraph(names, pairs, start, edges, np.ones(10, np.bool_))
+    assert find_places(graph, 3) == [{"d", "e", "f"}, {"a", "b"}, {"c"}, {"g"}]
+    assert find_places(graph, 1) == [{"c", "d", "e", "f"}, {"a", "b"}, {"g"}]
+    own = graph_of_place(graph, {"d", "e", "c"}).inlier
+    assert [int(own[graph.of(pair)].sum()) for pair in range(4)] == [0, 1, 3, 0]
 
 
 def test_keypoints_round_trip(tracks, tmp_path):

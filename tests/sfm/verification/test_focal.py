@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,21 @@ def test_focal_length_nobody_told(built, photos, tmp_path):
     for (first, second), geometry in verified.geometries.items():
         a, b = scene.names.index(first), scene.names.index(second)
         assert rotation_angle((scene.rotations[b] @ scene.rotations[a].T).T @ geometry.rotation) < 1.5
+
+
+def test_a_camera_that_no_pair_tells_of_keeps_its_guess_and_does_not_stop_the_others(built, photos, tmp_path):
+    """The first photo has a camera of its own: no pair shares it."""
+    folder = read_photo_folder(photos)
+    choice = make_cameras(folder.photos, CameraChoice())
+    (shared,) = choice.cameras
+    first, *others = sorted(choice.by_name)
+    alone = copy.deepcopy(shared)
+    cameras = {first: alone, **dict.fromkeys(others, shared)}
+    verified = verify_pairs(PairJournal(built[0] / "matches.h5"), cameras, tmp_path / "v.h5")
+    _, good = calibrate(verified, cameras, FocalOptions())
+    assert not good
+    assert alone.mean_focal_length() == pytest.approx(480)
+    assert shared.mean_focal_length() == pytest.approx(380, rel=0.03)
 
 
 def test_scattered_focal_lengths_are_not_believed():

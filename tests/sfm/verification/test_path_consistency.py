@@ -47,13 +47,14 @@ def test_the_maximum_spanning_forest_is_made_of_the_strongest_pairs():
     assert forest.path("a", "d") == ["a", "b", "c", "d"]
     assert forest.path("d", "b") == ["d", "c", "b"]
     assert forest.path("y", "x") == ["y", "x"]
+    assert forest.path("a", "x") == forest.path("a", "new") == forest.path("new", "a") == []
     assert SpanningForest({}).pairs == set()
 
 
-def checked(third, strength=3.0, options=None):
+def checked(third, strength=300.0, options=None):
     """What is left of the pair a-c, where a-b and b-c are stronger and move everything by 16 pixels each."""
     pairs = {("a", "b"): moved(16), ("b", "c"): moved(16), ("a", "c"): third}
-    evidence = {("a", "b"): 9.0, ("b", "c"): 8.0, ("a", "c"): strength}
+    evidence = {("a", "b"): 900.0, ("b", "c"): 800.0, ("a", "c"): strength}
     consistent, removed = check_path_consistency(evidence, pairs.__getitem__, options)
     for pair in (("a", "b"), ("b", "c")):  # nothing is stronger than these
         assert len(consistent[pair]) == len(pairs[pair])
@@ -73,7 +74,7 @@ def test_matches_that_lead_elsewhere_are_removed():
 
 def test_matches_that_no_path_reaches_stay_with_consistent_ones():
     pairs = {("a", "b"): moved(16, range(1000, 1030)), ("b", "c"): moved(16), ("a", "c"): None}
-    evidence = {("a", "b"): 9.0, ("b", "c"): 8.0, ("a", "c"): 3.0}
+    evidence = {("a", "b"): 900.0, ("b", "c"): 800.0, ("a", "c"): 300.0}
     ids = [*range(1000, 1030), *range(300, 320)]  # nothing in a-b says where the last twenty are
     pairs["a", "c"] = moved(32, ids)
     assert len(check_path_consistency(evidence, pairs.__getitem__)[0]["a", "c"]) == 50
@@ -82,14 +83,55 @@ def test_matches_that_no_path_reaches_stay_with_consistent_ones():
     assert list(consistent["a", "c"]) == list(range(8, 30))
 
 
-@pytest.mark.parametrize(("strength", "stays"), [(2.1, True), (1.9, False)])
+@pytest.mark.parametrize(("strength", "stays"), [(210.0, True), (190.0, False)])
 def test_a_pair_that_no_path_reaches_must_be_strong(strength, stays):
-    """A quarter of the best pair of c (8) is 2: walks that come back to where they began are strong."""
+    """A quarter of the best pair of c (800) is 200: walks that come back to where they began are strong."""
     pairs = {("a", "b"): moved(16, range(100)), ("b", "c"): moved(16, range(500, 600)), ("a", "c"): moved(32)}
-    evidence = {("a", "b"): 9.0, ("b", "c"): 8.0, ("a", "c"): strength}
+    evidence = {("a", "b"): 900.0, ("b", "c"): 800.0, ("a", "c"): strength}
     consistent, removed = check_path_consistency(evidence, pairs.__getitem__)
     assert (("a", "c") in consistent) == stays
     assert removed == ({} if stays else {("a", "c"): "weak, and no path over stronger pairs confirms it"})
+
+
+UNCONFIRMED = "weak, and no path over stronger pairs confirms it"
+ALONE = "too weak to stand alone, and nothing confirms it"
+
+
+def kept(pairs, evidence):
+    consistent, removed = check_path_consistency(evidence, pairs.__getitem__)
+    assert consistent.keys() | removed.keys() == evidence.keys()
+    return sorted(consistent), removed
+
+
+def test_pairs_that_the_network_does_not_believe_in_join_no_photo():
+    """x is a photo of elsewhere: its pairs with a and b passed verification, and it has no better ones."""
+    pairs = {("a", "b"): moved(16), ("a", "x"): moved(16), ("b", "x"): moved(0)}
+    evidence = {("a", "b"): 900.0, ("a", "x"): 9.9, ("b", "x"): 4.0}
+    unconfirmed = {("a", "x"): UNCONFIRMED, ("b", "x"): UNCONFIRMED}
+    assert kept(pairs, evidence) == ([("a", "b")], unconfirmed)
+
+
+def test_a_pair_that_nothing_confirms_must_be_strong():
+    """x is a house front like that of a: nobody else agrees, or only pairs that join no photo themselves."""
+    pairs = {("a", "b"): moved(16), ("a", "x"): moved(16), ("b", "x"): moved(0)}
+    evidence = {("a", "b"): 900.0, ("a", "x"): 99.0}
+    assert kept(pairs, evidence) == ([("a", "b")], {("a", "x"): ALONE})
+    assert kept(pairs, evidence | {("b", "x"): 9.0})[1] == {("a", "x"): ALONE, ("b", "x"): ALONE}
+    # a second pair of its own that leads to the same place is the evidence; so is more of it in one pair
+    assert kept(pairs, evidence | {("b", "x"): 10.0}) == (sorted(pairs), {})
+    assert kept(pairs, evidence | {("a", "x"): 100.0, ("b", "x"): 9.0}) == (sorted(pairs), {})
+    # one that leads elsewhere is none, nor is one that no path reaches
+    elsewhere = pairs | {("b", "x"): moved(64)}
+    assert kept(elsewhere, evidence | {("b", "x"): 10.0})[0] == [("a", "b")]
+    unreached = {
+        ("a", "b"): moved(16),
+        ("a", "x"): moved(16, range(100)),
+        ("b", "x"): moved(0, range(900, 1000)),
+    }
+    assert kept(unreached, evidence | {("b", "x"): 50.0}) == (
+        [("a", "b")],
+        {("a", "x"): ALONE, ("b", "x"): ALONE},
+    )
 
 
 def test_followed_back_where_it_cannot_be_followed_ahead():

@@ -18,13 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from coam.errors import DataError
-from coam.evaluation.benchmarks.hpatches import find_image, known_homography, read_homography
+from coam.evaluation.benchmarks.hpatches import (
+    find_image,
+    known_homography,
+    match_errors_hpatches,
+    read_homography,
+)
 from coam.evaluation.benchmarks.invariance import corresponding_positions
-from coam.evaluation.metrics.measures import matching_accuracy, transfer_errors
+from coam.evaluation.metrics.measures import matching_accuracy
 from coam.evaluation.metrics.tables import Metric, Row, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark
-from coam.geometry.homography import apply_homography
+from coam.geometry.homography import transfer_errors
 from coam.geometry.robust import Estimator, RansacOptions, estimate_homography
 from coam.types import Matches, Size
 
@@ -61,9 +66,7 @@ def visible_error(estimated: Array | None, true: Array, size0: Size, size1: Size
     places, wanted = corresponding_positions(true, size0, size1, COLUMNS)
     if not len(places):
         raise DataError("the homography sends nothing of the first photo into the second; unpack it again")
-    with np.errstate(invalid="ignore", divide="ignore"):
-        distance = np.linalg.norm(apply_homography(estimated, places) - wanted, axis=1)
-    return float(np.nan_to_num(distance, nan=np.inf).mean())
+    return float(transfer_errors(places, wanted, estimated).mean())
 
 
 def score_evd(
@@ -81,11 +84,6 @@ def score_evd(
     return row | {"mAA@10": float(np.mean(below[:10])), "error": error, "matches": float(len(matches))}
 
 
-def match_errors_evd(pair: EvaluationPair, matches: Matches) -> Array:
-    """Transfer error in pixels (N,) of each match, for pictures."""
-    return transfer_errors(matches.points0, matches.points1, known_homography(pair))
-
-
 EVD = Benchmark(
     name="evd",
     load=load_evd,
@@ -99,6 +97,6 @@ EVD = Benchmark(
     ),
     rank_by="error",
     rank_higher_is_better=False,
-    match_errors=match_errors_evd,
+    match_errors=match_errors_hpatches,
     correct_below=5.0,
 )

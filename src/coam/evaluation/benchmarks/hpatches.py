@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from coam.errors import DataError
-from coam.evaluation.metrics.measures import matching_accuracy, transfer_errors
+from coam.evaluation.metrics.measures import matching_accuracy
 from coam.evaluation.metrics.tables import Metric, Row, auc_of, mean_curves, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark, Option
 from coam.geometry.coordinates import resize_points
-from coam.geometry.homography import corner_error, scaled_homography, visible_error
+from coam.geometry.homography import corner_error, scaled_homography, transfer_errors, visible_error
 from coam.geometry.robust import Estimator, RansacOptions, estimate_homography
 from coam.types import Matches, Size
 

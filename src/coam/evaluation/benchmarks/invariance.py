@@ -16,19 +16,18 @@ pair. A model that was trained without co-attention is measured by giving it as 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ConfigError, DataError
+from coam.errors import DataError
 from coam.evaluation.benchmarks.hpatches import known_homography, load_hpatches
 from coam.evaluation.metrics.tables import Metric, Row, Summary, Table, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
-from coam.evaluation.predictions import Progress
-from coam.evaluation.runner import Benchmark
+from coam.evaluation.runner import Benchmark, require_dense
 from coam.geometry.homography import apply_homography
 from coam.types import Size
 
@@ -68,17 +67,10 @@ def descriptor_differences(first: npt.ArrayLike, second: npt.ArrayLike) -> Row:
     }
 
 
-def measure_invariance(
-    matcher: Any, pairs: Sequence[EvaluationPair], progress: Progress = lambda done: None
-) -> list[Row]:
+def measure_invariance(matcher: Any, pairs: Sequence[EvaluationPair]) -> Iterator[Row]:
     """Rows of the pairs; `matcher` is one of ours (its `describe` gives dense descriptors)."""
-    if not hasattr(matcher, "describe"):
-        raise ConfigError("invariance needs dense descriptors: give one of our models as --matcher")
-    rows = []
-    for pair in pairs:
-        rows.append(_measure_pair(matcher, pair))
-        progress(1)
-    return rows
+    require_dense(matcher, "describe", "invariance")
+    return (_measure_pair(matcher, pair) for pair in pairs)
 
 
 def _measure_pair(matcher: Any, pair: EvaluationPair) -> Row:

@@ -121,12 +121,8 @@ def _caps_photo(root: Path, scene: str, name: str, where: str) -> str:
 
 
 def _read_cameras(path: Path) -> dict[tuple[str, str], _Camera]:
-    try:
-        lines = listed_lines(path)
-    except OSError as error:
-        raise DataError(f"{path.parent.name}/img_cam.txt is missing; {WHERE_CAPS}") from error
     cameras = {}
-    for where, words in lines:
+    for where, words in listed_lines(path, WHERE_CAPS):
         try:
             values = np.asarray(words[2:], dtype=np.float64)
             width, height, fx, fy, cx, cy = values[:6]

@@ -51,12 +51,8 @@ def load_posed_pairs(root: Path, pairs: Path | None = None) -> list[EvaluationPa
     if not root.is_dir():
         raise DataError(f"{root} is not a folder. {WHERE}")
     listing = pairs or _find_listing(root)
-    try:
-        lines = listed_lines(listing)
-    except OSError as error:
-        raise DataError(f"cannot read the pair list {listing.name}. {WHERE}") from error
     found: dict[str, EvaluationPair] = {}
-    for where, words in lines:
+    for where, words in listed_lines(listing, WHERE):
         pair = _parse_line(root, words, where)
         if pair.name in found:
             raise DataError(f"{where}: the pair {pair.name} is listed twice; remove one")

@@ -35,8 +35,7 @@ from coam.evaluation.benchmarks.hpatches import find_image, read_homography
 from coam.evaluation.metrics.tables import Metric, Row, auc_of, mean_of, median_of, recall_curves
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark, Option
-from coam.geometry.homography import apply_homography, fit_homography
-from coam.geometry.motions import misses
+from coam.geometry.homography import apply_homography, fit_homography, transfer_errors
 from coam.images.folder import list_photos
 from coam.images.limits import opened_picture
 from coam.registration.fitting import FitOptions, fit_transform
@@ -134,7 +133,7 @@ def score_registration(pair: EvaluationPair, matches: Matches, *, model: str = "
         quality = judge(fit, *both, (matches.size0, matches.size1), matches.overlap)
         confidence, count = quality.confidence, float(quality.inliers)
     ideal = fit_homography(marks0, marks1)
-    own = math.inf if ideal is None else float(misses(ideal, marks0, marks1).mean())
+    own = math.inf if ideal is None else float(transfer_errors(marks0, marks1, ideal).mean())
     slack = 2 * own if pair.image0.stem == MARKED else 0.0
     wrong = mean > max(right_within(matches.size1), slack)
     return {

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from coam.errors import ConfigError, DataError
 from coam.evaluation.matchers.by_name import MatcherSpec
 from coam.evaluation.reports.html import page, provenance, table
-from coam.evaluation.reports.text import format_value
+from coam.evaluation.reports.text import format_value, markdown_table
 from coam.evaluation.runner import Benchmark, Option, environment, write_json
 from coam.geometry.alignment import Pose, pose_errors
 from coam.images.folder import PHOTO_ENDINGS
@@ -195,9 +195,7 @@ def _figure(value: Any, key: str) -> str:
 
 def sfm_text(report: dict[str, Any]) -> str:
     """The table as Markdown, which a terminal shows as well."""
-    head = ["scene", "method", *FIGURE_NAMES.values()]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *_rows(report)]]
-    return "\n".join(lines) + "\n"
+    return "\n".join(markdown_table(["scene", "method", *FIGURE_NAMES.values()], _rows(report))) + "\n"
 
 
 def sfm_page(report: dict[str, Any]) -> str:

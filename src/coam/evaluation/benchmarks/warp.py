@@ -12,18 +12,17 @@ share that is right (visible and within 3 px); the calibration error is the mean
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coam.errors import ConfigError, DataError
+from coam.errors import DataError
 from coam.evaluation.metrics.tables import Curves, Metric, Row, Table, mean_of
 from coam.evaluation.pairs import EvaluationPair
-from coam.evaluation.predictions import Progress
-from coam.evaluation.runner import Benchmark
+from coam.evaluation.runner import Benchmark, require_dense
 from coam.images.folder import list_photos
 from coam.store.archives import read_npz
 from coam.types import FloatArray
@@ -52,22 +51,16 @@ def load_warps(root: Path) -> list[EvaluationPair]:
     return pairs
 
 
-def measure_warps(
-    matcher: Any, pairs: Sequence[EvaluationPair], progress: Progress = lambda done: None
-) -> list[Row]:
+def measure_warps(matcher: Any, pairs: Sequence[EvaluationPair]) -> Iterator[Row]:
     """Rows of the pairs; `matcher` is one of ours (it has `warp`)."""
-    if not hasattr(matcher, "warp"):
-        raise ConfigError("warp needs dense descriptors: give one of our models as --matcher")
-    rows = []
+    require_dense(matcher, "warp", "warp")
     for pair in pairs:
         arrays = read_npz(pair.image0.parent / TRUTH, ("points", "state"))
         points, state = arrays["points"], arrays["state"]
         found = matcher.warp(pair.image0, pair.image1, size=max(state.shape)).forward
         if found.certainty.shape != state.shape or points.shape != (*state.shape, 2):
             raise DataError(f"{pair.name}: {TRUTH} and photo 0 differ in size")
-        rows.append(warp_row(found.points, found.certainty, points, state))
-        progress(1)
-    return rows
+        yield warp_row(found.points, found.certainty, points, state)
 
 
 def warp_row(

@@ -22,7 +22,7 @@ In pictures a match counts as correct by the fundamental matrix fitted to the ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ from coam.evaluation.benchmarks.hpatches import find_image
 from coam.evaluation.metrics.measures import matching_accuracy
 from coam.evaluation.metrics.tables import Metric, Row, mean_curves, mean_of
 from coam.evaluation.pairs import Array, EvaluationPair
-from coam.evaluation.predictions import Progress
-from coam.evaluation.runner import Benchmark, Option
+from coam.evaluation.runner import Benchmark, Option, require_dense
 from coam.geometry.epipolar import symmetric_epipolar_distance
 from coam.geometry.robust import Estimator, RansacOptions, estimate_fundamental
 from coam.types import Matches
@@ -120,20 +119,14 @@ def hand_points(pair: EvaluationPair) -> tuple[Array, Array]:
     return pair.correspondences[:, :2], pair.correspondences[:, 2:]
 
 
-def measure_wxbs_warp(
-    matcher: Any, pairs: Sequence[EvaluationPair], progress: Progress = lambda done: None
-) -> list[Row]:
+def measure_wxbs_warp(matcher: Any, pairs: Sequence[EvaluationPair]) -> Iterator[Row]:
     """Rows of the pairs; `matcher` is one of ours (it has `warp`)."""
-    if not hasattr(matcher, "warp"):
-        raise ConfigError("wxbs-warp needs dense descriptors: give one of our models as --matcher")
-    rows = []
+    require_dense(matcher, "warp", "wxbs-warp")
     for pair in pairs:
         hand0, hand1 = hand_points(pair)
         warp = matcher.warp(pair.image0, pair.image1)
         there, back = warp.forward.at(hand0)[0], warp.backward.at(hand1)[0]
-        rows.append(pck_row(np.asarray(there, np.float64) - hand1, np.asarray(back, np.float64) - hand0))
-        progress(1)
-    return rows
+        yield pck_row(np.asarray(there, np.float64) - hand1, np.asarray(back, np.float64) - hand0)
 
 
 def pck_row(off_there: Array, off_back: Array) -> Row:

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from coam.geometry.homography import apply_homography
-
 Array = npt.NDArray[np.float64]
-
-
-def transfer_errors(points0: npt.ArrayLike, points1: npt.ArrayLike, homography: npt.ArrayLike) -> Array:
-    """Transfer error in pixels (N,): points1 (N, 2) against points0 (N, 2) mapped by the true homography."""
-    mapped = apply_homography(homography, points0)
-    with np.errstate(invalid="ignore"):
-        distance = np.linalg.norm(mapped - np.asarray(points1, dtype=np.float64).reshape(-1, 2), axis=1)
-    return np.asarray(np.nan_to_num(distance, nan=np.inf, posinf=np.inf))
 
 
 def matching_accuracy(errors: npt.ArrayLike, thresholds: Sequence[float]) -> Array:

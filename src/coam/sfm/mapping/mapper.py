@@ -102,24 +102,28 @@ def _map(given: MapperInput, database: Path, attempt: MappingAttempt, begin: Any
 
     with tempfile.TemporaryDirectory(prefix="coam-") as work:  # COLMAP writes copies of its own there
         if begin is None and given.options.mapper == "global":
-            return _largest_first(pycolmap.global_mapping(database, work, work, _global_options(given)))
+            found = pycolmap.global_mapping(database, work, work, _global_options(given))
+            return _largest_first(found, given.options.min_model_size)
         settings, before = _incremental_options(given, attempt), ""
         if begin is not None:
             settings.multiple_models = False
             before = tempfile.mkdtemp(dir=work)
             begin.write(before)
         found = pycolmap.incremental_mapping(database, work, tempfile.mkdtemp(dir=work), settings, before)
-        return _largest_first(found)
+        return _largest_first(found, given.options.min_model_size)
 
 
-def _largest_first(models: Mapping[int, Any]) -> list[Any]:
-    """Models sorted by size, without those that add no photo to the larger ones."""
+def _largest_first(models: Mapping[int, Any], least: int) -> list[Any]:
+    """Models sorted by size, without those that add fewer than `least` photos to the larger ones.
+
+    COLMAP begins another model where a photo fits into none, and takes photos of the first into it as well.
+    """
     ordered = sorted(models.values(), key=lambda model: (-model.num_reg_images(), -model.num_points3D()))
     chosen: list[Any] = []
     seen: set[int] = set()
     for model in ordered:
         images = set(model.reg_image_ids())
-        if len(images) >= 2 and images - seen:
+        if len(images) >= 2 and len(images - seen) >= least:
             chosen.append(model)
             seen |= images
     return chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,3 +187,20 @@ def graph_of_strong_pairs(graph: MatchGraph, share: float) -> MatchGraph:
     chosen = strong_pairs(dict(zip(graph.pairs, evidence.tolist(), strict=True)), share)
     strong = np.array([pair in chosen for pair in graph.pairs], np.bool_)
     return replace(graph, inlier=graph.inlier & strong[pair_of])
+
+
+def find_places(graph: MatchGraph, min_matches: int) -> list[set[str]]:
+    """Photos that pairs of at least `min_matches` edges join, directly or through others; most first."""
+    from scipy.cluster.hierarchy import DisjointSet
+
+    parts = DisjointSet(graph.keypoints.names)
+    for number, pair in enumerate(graph.pairs):
+        if graph.inlier[graph.of(number)].sum() >= min_matches:
+            parts.merge(*pair)
+    return sorted(parts.subsets(), key=lambda part: (-len(part), min(part)))
+
+
+def graph_of_place(graph: MatchGraph, names: Collection[str]) -> MatchGraph:
+    """The graph with the edges between the photos `names` only."""
+    own = np.array([set(pair) <= set(names) for pair in graph.pairs], np.bool_)
+    return replace(graph, inlier=graph.inlier & np.repeat(own, np.diff(graph.start)))

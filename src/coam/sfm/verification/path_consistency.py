@@ -6,6 +6,14 @@ one point) and whose rotation is right, so neither two-view verification nor rot
 two photos share most is what was taken side by side: the maximum spanning tree of the match graph joins all
 photos by their strongest pairs, and a point can be transferred along it from one photo of a weaker pair to
 the other. Where it arrives elsewhere than the pair's own match says, the match is wrong.
+
+Photos of different places have matches too, and some hundreds of them can fit one epipolar geometry: those of
+a network with attention are not independent. But the network does not believe in them. The sum of the scores
+of a pair's inliers is how many of them are expected to be right; where that is next to nothing the pair joins
+no photos (it is in no tree, and confirms nobody), and stays only where a path over other pairs confirms it.
+In some it does believe, as in one house front for another; but then nobody else agrees. Pairs of one place
+confirm each other: a path over the one leads where the other does. A pair of the tree that is part of no such
+path joins photos only where much more speaks for it.
 """
 
 from __future__ import annotations
@@ -39,6 +47,10 @@ class PathConsistencyOptions:
     min_transferred: int = 20  # matches: a path that fewer survive says nothing
     trusted_share: float = 0.8  # of transferred matches that agree: above, those that were lost are kept too
     strong_share: float = 0.25  # of a photo's best pair: weaker pairs that no path confirms are left out
+    # Sums of scores of a pair's inliers, chosen on photos of five sets (alexander, fox, lund, sacre_coeur,
+    # sceaux) and eight of elsewhere at 448 px, checked on nine other sets and sixteen photos: docs/scale.md.
+    min_evidence: float = 10.0  # below it a pair joins no photos: pairs of different places had up to 7.2
+    alone_evidence: float = 100.0  # below it a pair must be confirmed by others: two house fronts had 86
 
     RECORDED: ClassVar[str] = (
         "DetourOptions(reach=radius, max_error, few=min_transferred, trusted=trusted_share, "
@@ -54,6 +66,8 @@ def trusted_pairs(
     max_cycle_error: degrees within which triangles of relative rotations must close.
     """
     accepted = {pair: verified.geometries[pair] for pair in verified.accepted}
+    if any(np.isnan(verified.inliers(pair).overlap) for pair in verified.accepted[:1]):
+        options = replace(options, min_evidence=0.0, alone_evidence=0.0)  # these scores are no probabilities
     cycles = check_cycles(
         {pair: geometry.rotation for pair, geometry in accepted.items()},
         {pair: len(geometry.inliers) for pair, geometry in accepted.items()},
@@ -81,8 +95,9 @@ def check_path_consistency(
     its matches that stay, and the pairs of which too little is left, with one line each.
     """
     options = options or PathConsistencyOptions()
-    forest = SpanningForest(evidence)
-    strong = strong_pairs(evidence, options.strong_share)
+    joining = {pair: value for pair, value in evidence.items() if value >= options.min_evidence}
+    forest = SpanningForest(joining)
+    strong = strong_pairs(joining, options.strong_share)
 
     @lru_cache(maxsize=PAIRS_IN_MEMORY)
     def transfer(first: str, second: str) -> PointTransfer:
@@ -92,16 +107,30 @@ def check_path_consistency(
 
     consistent: dict[Pair, Ints] = {}
     removed: dict[Pair, str] = {}
+    paths: dict[Pair, list[Pair]] = {}  # the pairs of the tree that each pair was compared with
+    confirmed: set[Pair] = set()  # pairs of the tree
     for pair in sorted(evidence):
         matches = matches_of(pair)
         stays, reason = np.ones(len(matches), np.bool_), ""
         if pair not in forest.pairs:
-            arrived, agrees = transfer_along(matches, forest.path(*pair), transfer, options)
+            path = forest.path(*pair)
+            paths[pair] = [(a, b) if (a, b) in forest.pairs else (b, a) for a, b in pairwise(path)]
+            arrived = agrees = np.zeros(len(matches), np.bool_)
+            if path:
+                arrived, agrees = transfer_along(matches, path, transfer, options)
             stays, reason = _consistent_matches(arrived, agrees, pair in strong, options)
+            known, right = int(arrived.sum()), int(agrees.sum())
+            if pair in joining and right >= max(options.min_transferred, known / 2):
+                confirmed.update(paths[pair])
         if reason:
             removed[pair] = reason
         else:
             consistent[pair] = np.flatnonzero(stays)
+    alone = {pair for pair in forest.pairs - confirmed if evidence[pair] < options.alone_evidence}
+    for pair in sorted(consistent):
+        if pair in alone or alone.intersection(paths.get(pair, ())):
+            del consistent[pair]
+            removed[pair] = "too weak to stand alone, and nothing confirms it"
     return consistent, removed
 
 
@@ -191,8 +220,13 @@ class SpanningForest:
         self._before = lru_cache(maxsize=1)(lambda start: breadth_first_order(tree, start, directed=False)[1])
 
     def path(self, first: str, second: str) -> list[str]:
-        """Photos on the path between two photos of one tree, both included."""
-        start, names = self._number[first], [second]
+        """Photos on the path between two photos, both included; none where they are in different trees."""
+        if first not in self._number or second not in self._number:
+            return []
+        before, names = self._before(self._number[first]), [second]
         while names[-1] != first:
-            names.append(self._names[self._before(start)[self._number[names[-1]]]])
+            previous = before[self._number[names[-1]]]
+            if previous < 0:
+                return []
+            names.append(self._names[previous])
         return names[::-1]
