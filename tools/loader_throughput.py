@@ -1,4 +1,4 @@
-"""CPU time of a pair in the MegaDepth loader: as it was, with crops by OpenCV, and from its cache.
+"""CPU time of a pair in the MegaDepth loader: photos decoded each time, and from its cache.
 
     python tools/loader_throughput.py [--photo PHOTO.jpg] [--pairs 16] [-o docs/results/loader.json]
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -22,8 +20,6 @@ from docs_tables import Result
 from PIL import Image
 
 from coam import __version__, samples
-from coam.data import megadepth
-from coam.data.device_photos import DevicePhotos
 from coam.data.megadepth import MegaDepthPairs
 from coam.data.windows import CropOptions
 
@@ -79,38 +75,23 @@ def cost(source: MegaDepthPairs, pairs: int, seed: int, batch: int = 8) -> float
     return (time.process_time() - started) / pairs
 
 
-@contextmanager
-def pyramids_of_whole_photos() -> Iterator[None]:
-    """The loader as it was before crops were made by OpenCV."""
-    now = megadepth.HostPhotos
-    megadepth.HostPhotos = DevicePhotos  # type: ignore[assignment, misc]
-    try:
-        yield
-    finally:
-        megadepth.HostPhotos = now  # type: ignore[misc]
-
-
 def measure(photo: Path, pairs: int) -> dict[str, float]:
     """CPU seconds a pair of the loader's ways."""
     squash = CropOptions(squash=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_tree(root, photo)
-        found = {}
-        with pyramids_of_whole_photos():
-            found["before: photos decoded each time, pyramids made"] = cost(MegaDepthPairs(root), pairs, 0)
-        found["photos decoded each time, crops by OpenCV"] = cost(MegaDepthPairs(root), pairs, 0)
-        for side in (640, 384):
+        found = {"photos decoded each time": cost(MegaDepthPairs(root), pairs, 0)}
+        names = {
+            640: "from the cache of 640 px, squashed to 256 (the recipe)",
+            384: "from a cache of 384 px, squashed",
+        }
+        for side, name in names.items():
             cached = MegaDepthPairs(root, crop=squash, cache="cache", cache_side=side)
             cost(cached, 4 * pairs, 1)  # fills it
-            found[
-                f"from the cache of {side} px, squashed to 256 (the recipe)"
-                if side == 640
-                else f"from a cache of {side} px, squashed"
-            ] = cost(cached, 4 * pairs, 2)
-        found["from the cache of 640 px, random crops"] = cost(
-            MegaDepthPairs(root, cache="cache"), 4 * pairs, 3
-        )
+            found[name] = cost(cached, 4 * pairs, 2)
+        cached = MegaDepthPairs(root, cache="cache")
+        found["from the cache of 640 px, random crops"] = cost(cached, 4 * pairs, 3)
     return found
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coam.geometry.coordinates import (
     cell_centres,
     from_colmap,
+    point_grid,
     resize_points,
     rotate_points,
     to_colmap,
@@ -108,3 +109,7 @@ def test_cells_and_pooling_agree() -> None:
     ramp = torch.stack([x, y])[None]
     pooled = F.avg_pool2d(pad_image(ramp, 32), 8)[0, :, :3, :5]
     torch.testing.assert_close(pooled.permute(1, 2, 0).reshape(-1, 2), cell_centres(5, 3, 8))
+
+
+def test_a_grid_of_points_reaches_the_corners_row_by_row() -> None:
+    assert point_grid((5, 3), 3).tolist() == [[x, y] for y in (0, 1, 2) for x in (0, 2, 4)]

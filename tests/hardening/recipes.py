@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from coam.models.registry import config_from_dict
+from coam.stylization.network import StylizerConfig, StylizerNetwork
+from coam.stylization.recipe import StylizeRecipe, load_stylize_recipe
 from coam.training.config import load_recipe
 from coam.training.run import build_start
 from hardening.attempts import Attack, command_line
@@ -130,26 +136,54 @@ PLACES = (
 )
 
 
+STYLIZER = """\
+name: a
+trains: stylizer
+sources: [{path: photos}]
+phases: [{until: 1.0}]
+steps: 5
+"""
+STYLIZER_PLACES = (
+    *(f"{field.name}: {{}}" for field in fields(StylizeRecipe)),
+    *(f"sources: [{{{{path: a, {field}: {{}}}}}}]" for field in ("share", "aligned", "light", "copies")),
+    *(f"phases: [{{{{{field}: {{}}}}}}]" for field in ("until", "size", "batch")),
+    *(f"network: {{{{{field.name}: {{}}}}}}" for field in fields(StylizerConfig)),
+)
+
+
 def attacks(folder: Path, every: int = 1) -> Iterator[Attack]:
     """`every`: only each so manyth of the settings."""
     for name, content in NOT_YAML.items():
         yield Attack("recipes", f"train-{name}", partial(_by_command, content))
-    number = 0
-    for place in PLACES:
-        for value in VALUES:
-            number += 1
-            if number % every == 0:
-                text = place.format(value)
-                kept = "".join(
-                    f"{line}\n" for line in START.splitlines() if line.split(":")[0] != text.split(":")[0]
-                )
-                yield Attack("recipes", f"{text!r}"[:80], partial(_read, (kept + text + "\n").encode()))
+    settings = [
+        (start, read, place, value)
+        for start, places, read in ((START, PLACES, _read), (STYLIZER, STYLIZER_PLACES, _read_stylizer))
+        for place in places
+        for value in VALUES
+    ]
+    for number, (start, read, place, value) in enumerate(settings, 1):
+        if number % every == 0:
+            text = place.format(value)
+            kept = "".join(
+                f"{line}\n" for line in start.splitlines() if line.split(":")[0] != text.split(":")[0]
+            )
+            yield Attack("recipes", f"{text!r}"[:80], partial(read, (kept + text + "\n").encode()))
 
 
 def _read(content: bytes, folder: Path) -> str:
     path = folder / "recipe.yaml"
     path.write_bytes(content)
     build_start(load_recipe(path), folder)
+    return "read"
+
+
+def _read_stylizer(content: bytes, folder: Path) -> str:
+    path = folder / "recipe.yaml"
+    path.write_bytes(content)
+    recipe = load_stylize_recipe(path)
+    with torch.device("meta"):
+        StylizerNetwork(config_from_dict(StylizerConfig, recipe.network))
+    recipe.phase_at(0.5)
     return "read"
 
 

@@ -397,6 +397,21 @@ def test_log_lines_of_steps_that_are_taken_again_are_dropped(tmp_path: Path) -> 
     drop_lines_after(tmp_path / "none.jsonl", 2)
 
 
+def test_damaged_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    damaged = [
+        "[" * 100_000,
+        "7",
+        "null",
+        '{"loss": 1.0}',
+        '{"step": "a"}',
+        '{"step": 2.0, "loss": [1]}',
+        "{",
+    ]
+    path.write_text("\n".join(['{"step": 1.0, "loss": 0.5}', *damaged, '{"step": 3.0}', '{"step": 4']))
+    assert read_log(path) == [{"step": 1.0, "loss": 0.5}, {"step": 3.0}]
+
+
 @pytest.mark.slow
 def test_two_processes_end_with_equal_weights(data: Path, tmp_path: Path) -> None:
     script = tmp_path / "two.py"

@@ -66,6 +66,12 @@ def rotate_points(points: Points, quarter_turns: int, width: int, height: int) -
     return torch.stack(turned, dim=-1)
 
 
+def point_grid(size: tuple[int, int], count: int) -> npt.NDArray[np.float64]:
+    """`count` x `count` pixels (N, 2), row by row, from corner to corner of a photo (width, height)."""
+    x, y = (np.linspace(0, side - 1, count) for side in size)
+    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+
+
 def cell_centres(
     columns: int, rows: int, stride: float | tuple[float, float], device: torch.device | None = None
 ) -> Tensor:

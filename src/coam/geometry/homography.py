@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from coam.geometry.coordinates import point_grid
 from coam.types import Size
 
 Array = npt.NDArray[np.float64]
@@ -74,8 +75,7 @@ def visible_error(
     does. `steps` points a side are asked in image 0. inf for None or where a point is sent to infinity, nan
     where the images have nothing in common.
     """
-    x, y = np.meshgrid(np.linspace(0, size0[0] - 1, steps), np.linspace(0, size0[1] - 1, steps))
-    points0 = np.stack([x.ravel(), y.ravel()], axis=1)
+    points0 = point_grid(size0, steps)
     points1 = apply_homography(true, points0)
     depth = depth_under(true, points0)
     # A homography is known up to its sign: what is seen lies on the side of the points that stay inside.

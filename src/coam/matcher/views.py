@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coam.backends.batches import split_encoded
+from coam.geometry.coordinates import point_grid
 from coam.geometry.homography import apply_homography, depth_under, resize_matrix
 from coam.images import RGB
 from coam.images.resize import MOST_UPSCALED, MULTIPLE, as_tensor
@@ -148,8 +149,7 @@ def aligned_views(
 
 def common_part(homography: Array, size0: Size, size1: Size, options: ViewOptions) -> Box | None:
     """The box of photo 0 that photo 1 shows as well, with a margin; None where it is too small."""
-    x, y = np.meshgrid(np.linspace(0, size0[0] - 1, 64), np.linspace(0, size0[1] - 1, 64))
-    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    points = point_grid(size0, 64)
     mapped = apply_homography(homography, points)
     seen = (mapped >= -0.5).all(axis=1) & (mapped <= np.asarray(size1) - 0.5).all(axis=1)
     seen &= depth_under(homography, points) > 0

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from coam.errors import ConfigError
+from coam.geometry.coordinates import point_grid
 from coam.geometry.homography import apply_homography, depth_under, fit_homography, transfer_errors
 from coam.geometry.motions import FITS, Indices, held_out_misses, simplest, simplest_motion
 from coam.geometry.robust import HOMOGRAPHY_OPTIONS, RansacOptions, estimate_homography
@@ -281,9 +282,7 @@ def _misses(matrix: Array, displacement: Displacement, points0: Array, points1: 
 
 def folds_over(transform: Transform, size: Size, cells: int = 64) -> bool:
     """Whether a transform shows a part of the moving image twice, or mirrored, inside the fixed one."""
-    x, y = (np.linspace(0, side - 1, cells) for side in size)
-    grid = np.stack(np.meshgrid(x, y), axis=-1)
-    places = transform.inverse_points(grid.reshape(-1, 2)).reshape(cells, cells, 2)
+    places = transform.inverse_points(point_grid(size, cells)).reshape(cells, cells, 2)
     if not np.isfinite(places).all():
         return True
     across, down = places[:-1, 1:] - places[:-1, :-1], places[1:, :-1] - places[:-1, :-1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coam.caches import LRUCache
-from coam.geometry.coordinates import resize_points
+from coam.geometry.coordinates import point_grid, resize_points
 from coam.geometry.homography import apply_homography
 from coam.images import RGB
 from coam.images.mask import MaskLike, load_mask
@@ -347,8 +347,7 @@ def _starts(length: int, side: int, count: int) -> list[int]:
 
 def _confirms(better: Fit, first: Fit, size: Size, tolerance: float) -> bool:
     """Whether a closer look agrees with the first, within a few times what that can tell."""
-    x, y = (np.linspace(0, side - 1, 8) for side in size)
-    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    grid = point_grid(size, 8)
     apart = np.linalg.norm(first.transform.points(better.transform.inverse_points(grid)) - grid, axis=1)
     return bool(np.isfinite(apart).all() and np.median(apart) <= 3 * tolerance)
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, ConfigError, DataError
+from coam.geometry.coordinates import point_grid
 from coam.geometry.motions import fit_affine
 from coam.images.folder import list_photos
 from coam.matcher import Matcher
@@ -239,8 +240,7 @@ def middle_of(size: Size, transforms: Sequence[Transform]) -> Array:
 
     A point of the middle has the mean of the places that it has in the images.
     """
-    x, y = (np.linspace(0, side - 1, 8) for side in size)
-    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    grid = point_grid(size, 8)
     places = np.mean([transform.inverse_points(grid) for transform in transforms], axis=0)
     found = fit_affine(grid, places) if np.isfinite(places).all() else None
     if found is None:

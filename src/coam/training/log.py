@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from coam.errors import CoamError, DataError
 from coam.store.atomic import write_text
+from coam.store.documents import Whole, check_shape, parse_json, read_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -60,13 +62,14 @@ def print_line(line: dict[str, float]) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """All lines of a log; a last line that was cut short by a kill is left out."""
+    """All lines of a log; one that was damaged, or cut short by a kill, is left out."""
     lines = []
-    for text in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
+    for text in read_text(path, "remove it").splitlines():
+        with suppress(ValueError):
+            line = parse_json(text)
+            check_shape(line, Whole(step=float))
+            check_shape(line, {str: float})
+            lines.append(line)
     return lines
 
 

@@ -35,6 +35,7 @@ from coam.evaluation.benchmarks.hpatches import find_image, read_homography
 from coam.evaluation.metrics.tables import Metric, Row, auc_of, mean_of, median_of, recall_curves
 from coam.evaluation.pairs import Array, EvaluationPair
 from coam.evaluation.runner import Benchmark, Option
+from coam.geometry.coordinates import point_grid
 from coam.geometry.homography import apply_homography, fit_homography, transfer_errors
 from coam.images.folder import list_photos
 from coam.images.limits import opened_picture
@@ -87,7 +88,7 @@ def _homography_pair(root: Path, path: Path) -> EvaluationPair:
     folder = path.parent
     image0, image1 = (find_image(folder, stem, folder.name) for stem in ("1", "2"))
     (width, height), other = _size(image0), _size(image1)
-    points = _grid_points((width, height))
+    points = point_grid((width, height), GRID)
     moved = apply_homography(read_homography(path), points)
     inside = ((moved >= 0) & (moved <= np.asarray(other) - 1)).all(axis=1)
     return _pair(root, folder, (image0, image1), np.hstack([points, moved])[inside])
@@ -102,16 +103,11 @@ def _dense_pair(root: Path, path: Path) -> EvaluationPair:
     state, places = truth["state"], truth["points"]
     if places.shape != (*state.shape, 2):
         raise DataError(f"{path}: is damaged; write it again with tools/make_warp_benchmark.py")
-    points = _grid_points((state.shape[1], state.shape[0]))
+    points = point_grid((state.shape[1], state.shape[0]), GRID)
     x, y = np.rint(points).astype(int).T
     seen = state[y, x] == 1
     landmarks = np.column_stack([x, y, places[y, x]]).astype(np.float64)[seen]
     return _pair(root, folder, (photos["0"], photos["1"]), landmarks)
-
-
-def _grid_points(size: Size) -> Array:
-    x, y = (np.linspace(0, side - 1, GRID) for side in size)
-    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
 def _size(path: Path) -> Size:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from coam.errors import ConfigError, import_extra
 from coam.evaluation.matchers.baselines import read_grey
 from coam.evaluation.matchers.by_name import FunctionMatcher, MatcherSpec, keypoint_matches
+from coam.geometry.coordinates import point_grid
 from coam.geometry.homography import apply_homography
 from coam.types import Matches
 
@@ -42,8 +43,7 @@ def intensity_spec(name: str, device: str, options: dict[str, Any]) -> MatcherSp
 def _as_matches(matrix: Array | None, grey0: Grey, grey1: Grey) -> Matches:
     """A grid over photo 0 and its places in photo 1, where these lie inside; none without a matrix (3, 3)."""
     (height0, width0), (height1, width1) = grey0.shape, grey1.shape
-    x, y = np.meshgrid(np.linspace(0, width0 - 1, GRID), np.linspace(0, height0 - 1, GRID))
-    points = np.stack([x, y], axis=-1).reshape(-1, 2)
+    points = point_grid((width0, height0), GRID)
     places = np.full_like(points, np.inf) if matrix is None else apply_homography(matrix, points)
     inside = ((places >= 0) & (places <= [width1 - 1, height1 - 1])).all(axis=1)
     points0, points1 = points[inside].astype(np.float32), places[inside].astype(np.float32)
