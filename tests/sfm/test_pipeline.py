@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import get_args
 
@@ -195,6 +196,8 @@ class TwoPlaces(OracleMatcher):
 
 
 def test_two_places_in_one_folder_give_two_models(tmp_path):
+    import pycolmap
+
     scene = Scene(count=8, size=(400, 304), focal=380.0)
     folder = scene.write_photos(tmp_path / "p")
     summary = run_sfm(folder, tmp_path / "out", TwoPlaces(scene, keep=0.4))
@@ -205,6 +208,16 @@ def test_two_places_in_one_folder_give_two_models(tmp_path):
     assert (tmp_path / "out/sparse/1/images.bin").is_file()
     assert len(summary["registered"]) == 4  # of the first model
     assert summary["not_registered"] == []  # none is in no model
+    work = open_workspace(folder, tmp_path / "out", TwoPlaces(scene, keep=0.4))
+    with closing(match_photos(work, propose_pairs(work))) as matched:
+        verified, cycles = verify_matches(work, matched)
+        models = [read_model(tmp_path / "out/sparse" / name) for name in ("0", "1")]
+        turned = models[1].image(models[1].reg_image_ids()[0])
+        off = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([0.0, np.radians(20), 0.0])), np.zeros(3))
+        turned.frame.set_cam_from_world(turned.camera_id, off * turned.cam_from_world())
+        warnings = write_summary(work, models, verified, cycles, build_tracks(work, verified))["warnings"]
+    reason = "3 of its 3 verified pairs disagree with its place in the model; likely wrong"
+    assert f"model 1: {turned.name}: {reason}" in warnings
 
 
 class LookAlikes(OracleMatcher):

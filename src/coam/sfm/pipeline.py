@@ -362,6 +362,9 @@ def write_summary(
     warnings = ["no model could be built from the verified pairs; take more photos with more overlap"]
     if models:
         warnings = model_warnings(models[0], verified, cycles, options.verify, options.mapper.checks)
+        for index, model in enumerate(models[1:], 1):
+            own = model_warnings(model, verified, cycles, options.verify, options.mapper.checks)
+            warnings += [f"model {index}: {line}" for line in own if line not in warnings]
         if len(models) > 1:
             sizes = ", ".join(str(model.num_reg_images()) for model in models)
             warnings.append(

@@ -175,6 +175,8 @@ def transfer_along(
     for (start, goal), names in ((ends, path), (ends[::-1], path[::-1])):
         alive, points = np.arange(len(matches)), start
         for first, second in pairwise(names):
+            if not len(alive):  # long paths lose all points early
+                break
             near, points = transfer(first, second)(points)
             alive = alive[near]
         arrived[alive] = True
