@@ -27,8 +27,8 @@ import coam
 from coam import __version__, samples
 from coam.evaluation.benchmarks.registration import load_registration
 from coam.evaluation.matchers.by_name import find_matcher
-from coam.geometry.homography import apply_homography, fit_homography
-from coam.geometry.motions import FITS, misses
+from coam.geometry.homography import apply_homography, fit_homography, transfer_errors
+from coam.geometry.motions import FITS
 from coam.images import load_image
 from coam.models.registry import DEFAULT_MODEL
 from coam.registration.fitting import FitOptions, fit_transform
@@ -236,7 +236,7 @@ def marks(data: Path) -> dict[str, Any]:
     for pair in load_registration(data / "dev_multimodal"):
         assert pair.correspondences is not None
         marks0, marks1 = pair.correspondences[:, :2], pair.correspondences[:, 2:]
-        if misses(fit_homography(marks0, marks1), marks0, marks1).mean() <= RIGHT_PIXELS:
+        if transfer_errors(marks0, marks1, fit_homography(marks0, marks1)).mean() <= RIGHT_PIXELS:
             continue
         matches = matcher.match(pair.image0, pair.image1)
         rows: dict[str, Any] = {}
@@ -245,7 +245,8 @@ def marks(data: Path) -> dict[str, Any]:
             if fit is None:
                 continue
             miss = np.linalg.norm(fit.transform.points(marks0) - marks1, axis=1)
-            own = misses(FITS[model](marks0, marks1), marks0, marks1).mean() if model in FITS else np.nan
+            ideal = FITS[model](marks0, marks1) if model in FITS else None
+            own = np.nan if ideal is None else transfer_errors(marks0, marks1, ideal).mean()
             rows[model] = [miss.mean(), miss[miss < MISPLACED].mean(), own]
         for degree in (2, 3):
             own = polynomial_misses(degree, marks0, marks1).mean()

@@ -453,7 +453,7 @@ def test_a_turned_example_is_found_and_swapped_photos_are_new_ones(page, address
 def test_examples_of_real_photos_fill_both_places(page, address):
     open_app(page, address)
     sizes = "[1, 2].map(k => document.querySelector(`#photo-${k} img`)?.naturalWidth)"
-    for name, widths in (("town from above", [640, 640]), ("box in a heap", [324, 512])):
+    for name, widths in (("a town from a plane", [640, 640]), ("a box in a heap", [324, 512])):
         page.get_by_role("button", name=f"Example: {name}").click()
         until(page, f"([a, b]) => {{ const s = {sizes}; return s[0] === a && s[1] === b; }}", widths)
     page.wait_for_timeout(600)

@@ -214,8 +214,8 @@ def _read(path0: Path, path1: Path) -> tuple[RGB, RGB]:
 EXAMPLES: Examples = {
     "motorcycle": _motorcycle,
     "motorcycle, turned and cut": _motorcycle_turned,
-    "town from above": _town,
-    "box in a heap": _box,
+    "a town from a plane": _town,
+    "a box in a heap": _box,
     "courtyard, day and night": partial(_courtyard, "day_04", "night_02"),
     "courtyard, night and day": partial(_courtyard, "night_03", "day_08"),
 }

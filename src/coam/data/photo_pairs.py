@@ -202,6 +202,8 @@ class RgbdChoice(PairChoice):
 
 
 RGBD_CHOICE = RgbdChoice()
+PROBE_STEP = 24  # pixels between the places at which it is asked what two frames have in common
+PAIRS_AT_ONCE = 64
 
 
 class RgbdPairs(PhotoPairs):
@@ -246,12 +248,12 @@ class RgbdPairs(PhotoPairs):
         view0, view1 = (self._frames[index] for index in pairs.images.unbind(1))
         return dense_correspondences(view0, view1, maps, size, points, draw, self.depth)
 
-    def _common_points(self, pairs: Tensor, step: int = 24, at_once: int = 64) -> tuple[Tensor, Tensor]:
+    def _common_points(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Common points (P, K, 4) of pairs (P, 2) on a coarse grid, found ones first; their number (P,)."""
         tables, counts = [], []
-        for part in torch.split(pairs, at_once):
+        for part in torch.split(pairs, PAIRS_AT_ONCE):
             view0, view1 = (self._frames[index] for index in part.unbind(1))
-            table, valid = common_probes(view0, view1, step, self.depth)
+            table, valid = common_probes(view0, view1, PROBE_STEP, self.depth)
             order = valid.float().argsort(dim=1, descending=True, stable=True).unsqueeze(-1)
             tables.append(table.gather(1, order.expand(-1, -1, 4)))
             counts.append(valid.sum(1))

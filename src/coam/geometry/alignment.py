@@ -14,6 +14,7 @@ Floats = npt.NDArray[np.float64]
 Pose = tuple[Floats, Floats]  # rotation (3, 3) and translation (3,), camera-from-world
 Similarity = tuple[float, Floats, Floats]  # scale, rotation (3, 3), translation (3,)
 
+TRIALS = 200  # of RANSAC
 INLIER_DISTANCE = 0.1  # sizes of the scene: camera centres farther off are outliers of an alignment
 ROTATION_WEIGHT = 0.1  # of a camera's own rotation beside its centre, in squared sizes of the scene
 
@@ -54,7 +55,7 @@ def similarity(source: Floats, target: Floats) -> Similarity:
     return scale, rotation, mean_target - scale * rotation @ mean_source
 
 
-def robust_similarity(source: Floats, target: Floats, rotations: Floats, trials: int = 200) -> Similarity:
+def robust_similarity(source: Floats, target: Floats, rotations: Floats) -> Similarity:
     """Umeyama alignment of the camera centres that are inliers of a RANSAC: some cameras may be far off.
 
     rotations (n, 3, 3): world rotation target-from-source that each camera votes for; it settles the turn
@@ -63,7 +64,7 @@ def robust_similarity(source: Floats, target: Floats, rotations: Floats, trials:
     best, best_cost = None, np.inf
     generator = np.random.default_rng(0)
     size = float(np.linalg.norm(target.max(0) - target.min(0))) or 1.0
-    for trial in range(trials):
+    for trial in range(TRIALS):
         i, j = (int(k) for k in generator.choice(len(source), 2, replace=False))
         base = float(np.linalg.norm(source[i] - source[j]))
         if base < 1e-12:

@@ -33,6 +33,7 @@ from coam.training.optimiser import (
 FINEST = 10_000  # parts into which the learning rate's course is cut
 WEIGHT_DECAY = 0.01
 CLIP = 1.0  # largest gradient norm of each network
+EXAMPLES, SHOWN = 8, 4  # of each set of held-out photos: judged, and drawn
 
 
 class StylizerStep:
@@ -152,7 +153,6 @@ def validate(
     matcher: DescriptorNetwork,
     root: Path,
     folder: Path,
-    examples: int = 8,
 ) -> dict[str, float]:
     """Mean L1 on worlds of held-out photos, one panel each in `folder`; empty where there are none."""
     from coam.stylization.guided import to_bytes
@@ -165,7 +165,7 @@ def validate(
     for source in sources:
         pairs = load_pairs((source,), root, device, side=recipe.bank_side, worlds=0.0)
         generator = torch.Generator(device=device).manual_seed(0)
-        batch = pairs.sample(examples, size, generator)
+        batch = pairs.sample(EXAMPLES, size, generator)
         sampled = sample_batch(matcher, batch, 0.0, generator)
         stage1, both = network(batch.view, batch.style, sampled.colours, sampled.evidence)
         rows = {
@@ -178,7 +178,7 @@ def validate(
             per_pair = difference.sum(dim=(1, 2, 3)) / common.sum(dim=(1, 2, 3)).clamp(min=1)
             sums.setdefault(name, []).extend(per_pair.tolist())
         label = source.path.replace("/", "_")
-        for i in range(min(examples, 4)):
+        for i in range(SHOWN):
             row = draw_row({name: to_bytes(pictures[i]) for name, pictures in rows.items()}, size)
             row.save(folder / f"panel_{label}_{i}.png")
     return {name: round(sum(values) / len(values), 5) for name, values in sums.items()}

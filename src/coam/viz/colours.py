@@ -39,10 +39,10 @@ _PLANE = np.array(
 )
 
 
-def colour_table(name: str = "score", steps: int = 256) -> ByteImage:
-    """The colour map `name` ("score" or "heat") as a table (steps, 3) of RGB bytes."""
+def colour_table(name: str = "score") -> ByteImage:
+    """The colour map `name` ("score" or "heat") as a table (256, 3) of RGB bytes."""
     control = np.asarray(_MAPS[name], dtype=np.float32)
-    at = np.linspace(0, len(control) - 1, steps)
+    at = np.linspace(0, len(control) - 1, 256)
     channels = [np.interp(at, np.arange(len(control)), control[:, c]) for c in range(3)]
     return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
