@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -207,29 +208,29 @@ def short(text: str) -> str:
 
 def table(folder: Path) -> str:
     """Mean accuracy at `SHOWN` pixels of every variant and set, and its difference to `full`."""
-    rows = [[ROWS[name], *map(short, row)] for name, row in cells(folder).items()]
+    found = cells(folder, dict.fromkeys(ROWS, "full"))
+    rows = [[ROWS[name], *map(short, row)] for name, row in found.items()]
     return table_text(list(COLUMNS), rows)
 
 
-def cells(folder: Path) -> dict[str, list[str]]:
-    """Variant -> its figure on every set, and its difference to `full`."""
+def cells(folder: Path, against: Mapping[str, str]) -> dict[str, list[str]]:
+    """Variant -> its figure on every set, and its difference to the variant that `against` names for it."""
     entries = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if not entries:
         raise SystemExit(
             f"{folder} holds no figures; make them with: python tools/ablation.py run DATA {folder}"
         )
-    names = list(dict.fromkeys(entry["variant"] for entry in entries))
-    names.sort(key=lambda name: list(ROWS).index(name))
+    present = {entry["variant"] for entry in entries}
     rows: dict[str, list[str]] = {}
-    for name in names:
+    for name in (name for name in against if name in present):
         rows[name] = []
         for key in SETS:
-            mine, full = (_by_seed(entries, which, key) for which in (name, "full"))
-            seeds = sorted(set(mine) & set(full))
-            a = np.concatenate([full[s] for s in seeds])
+            mine, other = (_by_seed(entries, which, key) for which in (name, against[name]))
+            seeds = sorted(set(mine) & set(other))
+            a = np.concatenate([other[s] for s in seeds])
             b = np.concatenate([mine[s] for s in seeds])
             text = f"{b.mean():.3f}"
-            if name != "full":
+            if name != against[name]:
                 pairs = [i for s in seeds for i in range(len(mine[s]))]  # the same pair in every seed
                 d = compare_paired(lambda i, a=a: a[i].mean(), lambda i, b=b: b[i].mean(), pairs).difference
                 text += f" {d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"

@@ -3,6 +3,8 @@
     python tools/train_paper.py study DATA RUNS          # two minutes of a GPU; table at the end
     python tools/train_paper.py train DATA RUNS          # 20 minutes: cdunet-paper-lite1, then its -hinge
     python tools/train_paper.py table docs/paper_study   # their tables from saved figures
+    python tools/train_paper.py ablation DATA RUNS       # with and without conditioning: 16 minutes
+    python tools/train_paper.py ablation-table docs/paper_ablation
 
 DATA holds what the recipe `cdunet-paper-lite1` names, and photos_val/ and aligned_val/ (tools/ablation.py),
 which are held out. Every run leaves RUNS/NAME.json with the figures of every pair.
@@ -18,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablation import SETS, THRESHOLDS, PairFigures, build_sets, score_source
+from ablation import COLUMNS, SETS, THRESHOLDS, PairFigures, build_sets, cells, score_source
+from ablation import short as difference_text
 from docs_tables import table_text
 
 from coam.evaluation.metrics.bootstrap import compare_paired
-from coam.training.config import OptimiserSpec, Recipe, load_recipe
+from coam.training.config import ModelSpec, OptimiserSpec, Recipe, load_recipe
 from coam.training.log import print_line, read_log
 from coam.training.loop import LOG, MODEL, Outcome, make_fabric
 from coam.training.objective import build_source
@@ -148,6 +151,64 @@ def model_table(folder: Path) -> str:
     return table_text([*columns, "difference at 3 px"], rows)
 
 
+# ---- conditioning and the loss, two seeds each, equal steps
+
+ABLATION_STEPS = (2400, 700)  # of InfoNCE, then of the hinge from its weights
+# Names of what InfoNCE leaves and of what the hinge makes of it, by conditioning.
+PARTS = {True: ("nce", "full"), False: ("nce-no-conditioning", "no-conditioning")}
+# Saved name -> what it is compared with, and its row.
+ABLATION = {
+    "full": ("full", "InfoNCE, then the paper's hinge"),
+    "no-conditioning": ("full", "the same without conditioning"),
+    "nce": ("nce", "InfoNCE alone"),
+    "nce-no-conditioning": ("nce", "the same without conditioning"),
+}
+
+
+def ablation_recipes(runs: Path, conditioning: bool, seed: int) -> dict[str, Recipe]:
+    """Both parts by name; the second starts from what the first leaves in RUNS."""
+    first, second = (
+        replace(
+            recipe, phases=(replace(recipe.phases[0], steps=steps, compile=False),), log_every=100, seed=seed
+        )
+        for recipe, steps in zip(map(load_recipe, RECIPES), ABLATION_STEPS, strict=True)
+    )
+    names = PARTS[conditioning]
+    first = replace(
+        first, model=replace(first.model, config={**first.model.config, "conditioning": conditioning})
+    )
+    trained = runs.resolve() / f"{names[0]}-{seed}" / MODEL
+    return dict(zip(names, (first, replace(second, model=ModelSpec(start=str(trained)))), strict=True))
+
+
+def ablation(data: Path, runs: Path, seeds: int) -> None:
+    """Train the network with and without conditioning; RUNS/NAME-SEED.json and RUNS/NAME-SEED/ of each."""
+    fabric = make_fabric()
+    base = load_recipe(RECIPES[0])
+    source, held_out = build_source(base, data, fabric.device), build_sets(data, fabric.device)
+    runs.mkdir(parents=True, exist_ok=True)
+    for seed in range(1, seeds + 1):
+        for conditioning in PARTS:
+            for name, recipe in ablation_recipes(runs, conditioning, seed).items():
+                result = runs / f"{name}-{seed}.json"
+                if result.exists():
+                    continue
+                print(f"== {name}, seed {seed}", flush=True)
+                start = build_start(recipe, data)
+                folder = runs / f"{name}-{seed}"
+                outcome = train(recipe, source, start.model, folder, fabric, report=print_line)
+                network = outcome.model.to(fabric.device)
+                figures = {key: score_source(network, pairs) for key, pairs in held_out.items()}
+                write_entry(result, name, outcome, figures, {"seed": seed})
+
+
+def ablation_table(folder: Path) -> str:
+    """Mean accuracy of every variant and set, and its difference to that with conditioning."""
+    found = cells(folder, {name: against for name, (against, _) in ABLATION.items()})
+    rows = [[ABLATION[name][1], *map(difference_text, row)] for name, row in found.items()]
+    return table_text(list(COLUMNS), rows)
+
+
 def write_entry(
     path: Path,
     name: str,
@@ -173,12 +234,21 @@ def main() -> None:
         command.add_argument("runs", type=Path)
     commands.choices["study"].add_argument("--steps", type=int, default=240)
     commands.choices["train"].add_argument("--no-compile", action="store_true")
-    commands.add_parser("table").add_argument("folder", type=Path)
+    runner = commands.add_parser("ablation")
+    runner.add_argument("data", type=Path)
+    runner.add_argument("runs", type=Path)
+    runner.add_argument("--seeds", type=int, default=2)
+    for name in ("table", "ablation-table"):
+        commands.add_parser(name).add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "study":
         study(options.data, options.runs, options.steps)
     elif options.command == "train":
         train_models(options.data, options.runs, not options.no_compile)
+    elif options.command == "ablation":
+        ablation(options.data, options.runs, options.seeds)
+    elif options.command == "ablation-table":
+        sys.stdout.write(ablation_table(options.folder) + "\n")
     else:
         sys.stdout.write(f"{table(options.folder)}\n\n{model_table(options.folder)}\n")
 

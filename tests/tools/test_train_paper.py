@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coam.training.config import load_recipe
 from support import REPOSITORY
+from tools import train_paper
 
 SETS = ("planes", "worlds", "seasons", "thermal")
 
@@ -43,3 +44,30 @@ def test_the_second_part_changes_loss_and_schedule_only() -> None:
     assert not second.loss.constant_weight  # the paper's c_x
     assert second.loss.hardest == 3
     assert second.optimiser.lr < first.optimiser.lr
+
+
+def test_the_ablation_differs_in_conditioning_alone(tmp_path: Path) -> None:
+    with_it, without = (
+        train_paper.ablation_recipes(tmp_path, conditioning, 2) for conditioning in (True, False)
+    )
+    assert [recipe.loss.kind for recipe in with_it.values()] == ["nce", "hinge"]
+    assert [recipe.loss.kind for recipe in without.values()] == ["nce", "hinge"]
+    first, bare = with_it["nce"], without["nce-no-conditioning"]
+    assert (first.model.config["conditioning"], bare.model.config["conditioning"]) == (True, False)
+    assert replace(bare, model=first.model) == first
+    assert with_it["full"].model.start == str(tmp_path / "nce-2" / "model.safetensors")
+    assert without["no-conditioning"].model.start == str(
+        tmp_path / "nce-no-conditioning-2" / "model.safetensors"
+    )
+    assert replace(without["no-conditioning"], model=with_it["full"].model) == with_it["full"]
+    assert {recipe.seed for recipe in (*with_it.values(), *without.values())} == {2}
+
+
+def test_the_ablation_is_compared_loss_by_loss(tmp_path: Path) -> None:
+    values = {"full": 0.6, "no-conditioning": 0.5, "nce": 0.4, "nce-no-conditioning": 0.4}
+    for name, value in values.items():
+        (tmp_path / f"{name}-1.json").write_text(entry([value, value], variant=name, seed=1))
+    rows = train_paper.ablation_table(tmp_path).splitlines()[2:6]
+    assert [row.split("|")[2].strip() for row in rows] == [
+        ".600 (.600)", ".500, -.100 [-.100, -.100]", ".400 (.400)", ".400, +.000 [+.000, +.000]"
+    ]  # fmt: skip
