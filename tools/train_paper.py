@@ -153,7 +153,7 @@ def model_table(folder: Path) -> str:
 
 # ---- conditioning and the loss, two seeds each, equal steps
 
-ABLATION_STEPS = (2400, 700)  # of InfoNCE, then of the hinge from its weights
+ABLATION_STEPS = (1800, 500)  # of InfoNCE, then of the hinge from its weights
 # Names of what InfoNCE leaves and of what the hinge makes of it, by conditioning.
 PARTS = {True: ("nce", "full"), False: ("nce-no-conditioning", "no-conditioning")}
 # Saved name -> what it is compared with, and its row.
