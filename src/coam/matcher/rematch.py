@@ -241,11 +241,13 @@ def _apart_from_plane(first: Matches, best: DominantPlane, options: RematchOptio
     return apart
 
 
-def _distance_to_nearest(points: FloatArray, others: FloatArray) -> npt.NDArray[np.float32]:
+def _distance_to_nearest(points: FloatArray, others: FloatArray) -> Array:
     """Distance (N,) of each of points (N, 2) to the nearest of others (M, 2); infinite if there are none."""
-    (x, y), (other_x, other_y) = (np.asarray(p, dtype=np.float32).reshape(-1, 2).T for p in (points, others))
-    squared = np.square(x[:, None] - other_x) + np.square(y[:, None] - other_y)  # 15 times as fast as a norm
-    gap: npt.NDArray[np.float32] = np.sqrt(squared.min(axis=1, initial=np.inf))
+    from scipy.spatial import cKDTree
+
+    if len(others) == 0:
+        return np.full(len(points), np.inf)
+    gap: Array = cKDTree(np.asarray(others, np.float64)).query(np.asarray(points, np.float64))[0]
     return gap
 
 
