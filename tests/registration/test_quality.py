@@ -81,9 +81,9 @@ def test_the_probability_is_of_both_that_it_was_found_and_that_it_holds() -> Non
         coverage=0.7, against=0.0, uncertainty=1.0, inliers=1999, inlier_share=0.9, same_place=0.98,
     )  # fmt: skip
     assert found_by(quality) == pytest.approx((math.log(2000), 0.9, 0.7, math.log(49)))
-    assert holds_by(quality) == pytest.approx((0.0, 0.2))  # of 5 px, of an image of 640 x 480
-    assert holds_by(replace(quality, uncertainty=1e4)) == (0.0, FARTHEST)
-    assert holds_by(replace(quality, uncertainty=math.nan)) == (0.0, FARTHEST)
+    assert holds_by(quality) == pytest.approx((0.7, 0.0, 0.2))  # of 5 px, of an image of 640 x 480
+    assert holds_by(replace(quality, uncertainty=1e4)) == (0.7, 0.0, FARTHEST)
+    assert holds_by(replace(quality, uncertainty=math.nan)) == (0.7, 0.0, FARTHEST)
     assert (len(FOUND), len(HOLDS)) == (len(FOUND_BY) + 1, len(HOLDS_BY) + 1)
     assert probability_right(quality) > 0.9
     assert probability_right(replace(quality, against=0.4)) < 0.1

@@ -135,7 +135,7 @@ def resampled_homographies(
 
 
 def _linear_rows(a: Array, b: Array) -> tuple[Array, Array]:
-    """Rows (N, 9), (N, 9) of the direct linear transform: orthogonal to homographies that map a (N, 2) to b."""
+    """Rows (N, 9), (N, 9) of the direct linear transform: orthogonal to homographies from a (N, 2) to b."""
     one, zero = np.ones(len(a)), np.zeros(len(a))
     rows_x = np.stack(
         [a[:, 0], a[:, 1], one, zero, zero, zero, -b[:, 0] * a[:, 0], -b[:, 0] * a[:, 1], -b[:, 0]], 1

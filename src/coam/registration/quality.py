@@ -130,9 +130,8 @@ def doubts(quality: Quality) -> list[str]:
     if quality.coverage < 0.6:
         found.append(f"matches bear out {quality.coverage:.0%} of the overlap only")
     if quality.uncertainty > UNCERTAIN * quality.bearable:
-        found.append(
-            f"planes through other draws of the matches differ by {quality.uncertainty:.1f} px where few are near"
-        )
+        differ = f"differ by {quality.uncertainty:.1f} px"
+        found.append(f"planes through other draws of the matches {differ} where few are near")
     if quality.same_place < 0.5:
         found.append("the matcher doubts that both show the same place")
     return found
@@ -142,8 +141,8 @@ def doubts(quality: Quality) -> list[str]:
 # logistic regressions, whose probabilities are multiplied. Fitted by tools/calibrate_registration.py.
 FOUND_BY = ("log_inliers", "inlier_share", "coverage", "same_place")
 FOUND: tuple[float, ...] = (0.94, 6.63, 5.52, 0.55, -12.9)  # weights in this order, then the bias
-HOLDS_BY = ("against", "uncertainty")
-HOLDS: tuple[float, ...] = (-16.27, -2.7, 4.32)
+HOLDS_BY = ("coverage", "against", "uncertainty")
+HOLDS: tuple[float, ...] = (2.54, -17.61, -2.72, 2.73)
 
 
 def found_by(quality: Quality) -> tuple[float, ...]:
@@ -156,7 +155,7 @@ def found_by(quality: Quality) -> tuple[float, ...]:
 def holds_by(quality: Quality) -> tuple[float, ...]:
     """What tells whether a transform holds all over the overlap, in the order of `HOLDS_BY`."""
     known = FARTHEST if math.isnan(quality.uncertainty) else quality.uncertainty / quality.bearable
-    return quality.against, min(known, FARTHEST)
+    return quality.coverage, quality.against, min(known, FARTHEST)
 
 
 def probability_right(quality: Quality) -> float:
