@@ -140,9 +140,9 @@ def doubts(quality: Quality) -> list[str]:
 # A registration is right where the same place was found, and what was found holds all over the overlap: two
 # logistic regressions, whose probabilities are multiplied. Fitted by tools/calibrate_registration.py.
 FOUND_BY = ("log_inliers", "inlier_share", "coverage", "same_place")
-FOUND: tuple[float, ...] = (0.94, 6.63, 5.52, 0.55, -12.9)  # weights in this order, then the bias
+FOUND: tuple[float, ...] = (0.89, 6.66, 4.42, 0.7, -12.46)  # weights in this order, then the bias
 HOLDS_BY = ("coverage", "against", "uncertainty")
-HOLDS: tuple[float, ...] = (2.54, -17.61, -2.72, 2.73)
+HOLDS: tuple[float, ...] = (2.41, -18.63, -2.92, 2.93)
 
 
 def found_by(quality: Quality) -> tuple[float, ...]:
