@@ -10,8 +10,11 @@ matches are kept in OUT/calibration. Prints FOUND (right ones against wrong pair
 right ones against others) of `coam.registration.quality` fitted anew, and how often the probability is right
 on pairs left out of the fit (by scene, five parts), and as it is in the package.
 
+It also prints the lowest limit that at most 1 % of the wrong ones left out of the fit pass.
+
 --on: pairs that nothing was fitted to; what the probability of the package is worth on them goes, with the
-line of the left-out ones, to docs/results/registration-confidence.json; then: make docs-tables.
+line of the left-out ones, to docs/results/registration-confidence.json, and what passes other limits to
+registration-limits.json; then: make docs-tables.
 """
 
 from __future__ import annotations
@@ -48,8 +51,18 @@ from coam.types import Matches
 
 RIDGE = 0.3  # of the weights of standardised features: some pairs are told apart perfectly
 # More of a feature makes a registration more or less likely right, whatever few pairs of the others say
-SIGNS = {"log_inliers": 1, "inlier_share": 1, "coverage": 1, "same_place": 1, "against": -1}
+SIGNS = {
+    "log_inliers": 1,
+    "inlier_share": 1,
+    "coverage": 1,
+    "same_place": 1,
+    "against": -1,
+    "uncertainty": -1,
+}
+WHO = ("right ones", "wrong ones")  # as in columns
 WRONG = "wrong"  # the kind of wrong pairs
+PASSING = 0.01  # share of the wrong ones, left out of the fit, that may pass the limit of the package
+LIMITS = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)  # that the second table tells of
 # Kinds whose pairs all show the same place
 ONE_PLACE = ("courtyard", "courtyard-day", "courtyard-night", "day_night", "world")
 MARKED_BY_HAND = "dev_multimodal"  # marks may be wrong themselves: see `coam eval registration`
@@ -157,12 +170,27 @@ def as_shipped(rows: list[Judged]) -> np.ndarray:
     return probabilities(rows, np.array(FOUND), np.array(HOLDS))
 
 
+def lowest_limit(found: np.ndarray, right: np.ndarray, passing: float = PASSING) -> float:
+    """The lowest limit on probabilities (N,), in hundredths, that at most a share `passing` of those that are
+    not `right` (N,) reach.
+    """
+    wrong = np.sort(found[~right])[::-1]
+    bearable = int(passing * len(wrong))
+    if bearable >= len(wrong):
+        return 0.0
+    return (np.floor(100 * wrong[bearable]) + 1) / 100
+
+
+def accepted(rows: list[Judged], found: np.ndarray, limit: float) -> list[str]:
+    """How many of the right and of the wrong ones reach a limit."""
+    right, sure = np.array([row.right for row in rows]), found >= limit
+    return [f"{int((sure & some).sum())} of {int(some.sum())}" for some in (right, ~right)]
+
+
 def told(name: str, rows: list[Judged], found: np.ndarray) -> list[str]:
     """A row of the table: how many are right and wrong, and how many of each are accepted."""
-    right = np.array([row.right for row in rows])
-    sure = found >= SURE
-    cells = [f"{int((sure & some).sum())} of {int(some.sum())}" for some in (right, ~right)]
-    return [name, str(len(rows)), *cells, f"{float(np.mean((found - right) ** 2)):.3f}"]
+    brier = np.mean((found - np.array([row.right for row in rows])) ** 2)
+    return [name, str(len(rows)), *accepted(rows, found, SURE), f"{float(brier):.3f}"]
 
 
 def by_kind(name: str, rows: list[Judged], found: np.ndarray) -> list[list[str]]:
@@ -200,6 +228,8 @@ def main() -> None:
     for name, by, weights in (("FOUND", FOUND_BY, fitted[0]), ("HOLDS", HOLDS_BY, fitted[1])):
         print(f"{name} = {tuple(round(float(w), 2) for w in weights)}  # {', '.join(by)}, bias")
     kept = left_out(rows)
+    right = np.array([row.right for row in rows])
+    print(f"at most {PASSING:.0%} of the wrong ones left out pass {lowest_limit(kept, right):.2f}")
     table = by_kind("left out of the fit", rows, kept)
     for line in (*table, *by_kind("as in the package", rows, as_shipped(rows))):
         print(" | ".join(line))
@@ -213,13 +243,19 @@ def main() -> None:
     ]
     shipped = as_shipped(others)
     _print_sure_and_wrong(others, shipped)
-    columns = ["pairs", "how many", "right ones accepted", "wrong ones accepted", "Brier score"]
-    command = "python tools/calibrate_registration.py OUT --on TABLE"
+    columns = ["pairs", "how many", *(f"{who} accepted" for who in WHO), "Brier score"]
+    command = f"python tools/calibrate_registration.py OUT --on TABLE --limit {options.limit}"
     ours = {spec.name: spec.model_hash}
     lines = [table[0], *by_kind("the table's", others, shipped)]
     result = Result(command, __version__, ours, columns, lines)
-    result.save(RESULTS / "registration-confidence.json")
-    print(markdown(result))
+    columns = ["limit", *(f"{who} accepted, {of}" for of in ("left out", "the table's") for who in WHO)]
+    lines = [
+        [f"{limit:g}", *accepted(rows, kept, limit), *accepted(others, shipped, limit)] for limit in LIMITS
+    ]
+    limits = Result(command, __version__, ours, columns, lines)
+    for name, each in (("registration-confidence", result), ("registration-limits", limits)):
+        each.save(RESULTS / f"{name}.json")
+        print(markdown(each))
 
 
 def _print_sure_and_wrong(rows: list[Judged], found: np.ndarray) -> None:

@@ -38,6 +38,7 @@ def test_an_image_is_laid_onto_another(run, images: tuple[Path, Path], tmp_path:
     assert np.array(summary["matrix"]) == pytest.approx(MATRIX, abs=0.5)
     assert np.array(summary["matrix"])[:2, :2] == pytest.approx(MATRIX[:2, :2], abs=0.004)
     assert summary["refusal"] == ""
+    assert 0 < summary["uncertainty"] < 0.5  # pixels: matches are nearly everywhere
     assert all(path.is_file() for path in outputs)
     drawn, fixed = load_image(outputs[0]).rgb, load_image(images[1]).rgb
     assert drawn.shape == fixed.shape

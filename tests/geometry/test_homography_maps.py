@@ -6,6 +6,7 @@ from coam.geometry.homography import (
     apply_homography,
     corner_error,
     fit_homography,
+    resampled_homographies,
     scaled_homography,
     transfer_errors,
 )
@@ -119,3 +120,24 @@ def test_fits_want_as_many_points_on_both_sides_and_no_infinity() -> None:
     assert shuffled is not None
     np.testing.assert_allclose(apply_homography(shuffled, square), square[[1, 2, 3, 0]], atol=1e-6)
     assert shuffled[2, 2] == 1.0
+
+
+def test_draws_of_blocks_are_fits_to_their_points_as_often_as_drawn() -> None:
+    rng = np.random.default_rng(3)
+    points0 = rng.uniform(0, 600, (40, 2))
+    points1 = apply_homography([[1, 0.1, 5], [0, 0.9, 2], [1e-4, 0, 1]], points0) + rng.normal(0, 1, (40, 2))
+    block = np.arange(40) % 4
+    drawn = [[1, 1, 1, 1], [2, 0, 1, 1], [0, 4, 0, 0]]
+    found = resampled_homographies(points0, points1, block, drawn)
+    assert found.shape == (3, 3, 3)
+    for matrix, counts in zip(found, drawn, strict=True):
+        rows = np.concatenate([np.flatnonzero(block == k) for k in range(4) for _ in range(counts[k])])
+        wanted = fit_homography(points0[rows], points1[rows])
+        assert wanted is not None
+        # The points are scaled by all of them together, not by those drawn: nearly the same least squares.
+        assert apply_homography(matrix, points0) == pytest.approx(apply_homography(wanted, points0), abs=0.05)
+
+
+def test_points_that_define_no_homography_give_no_draws() -> None:
+    assert resampled_homographies(np.zeros((0, 2)), np.zeros((0, 2)), [], np.ones((5, 0))).shape == (0, 3, 3)
+    assert resampled_homographies(np.ones((9, 2)), np.ones((9, 2)), [0] * 9, [[1], [1]]).shape == (0, 3, 3)

@@ -24,6 +24,7 @@ from coam.registration.pictures import draw_before_after, draw_residuals, overla
 from coam.registration.rasters import of_array, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE
 from coam.samples import motorcycle
+from coam.store.documents import write_sealed_json
 from coam.types import Matches
 from coam.warp.field import WarpField, map_positions
 from support.known_registration import TURN, KnowingMatcher, as_matcher, elastic, noisy_matches, seen_through
@@ -116,6 +117,18 @@ def test_save_and_load_keep_everything(moving: np.ndarray, fixed: np.ndarray, tm
     )
     assert again.residuals == pytest.approx(found.residuals, abs=1e-3)
     assert (again.why, again.tried.keys(), again.meta) == (found.why, found.tried.keys(), found.meta)
+
+
+def test_a_file_from_before_uncertainty_was_known_is_read(
+    moving: np.ndarray, fixed: np.ndarray, tmp_path: Path
+) -> None:
+    content = found_on(moving, fixed).to_json()
+    for name in ("uncertainty", "bearable"):
+        del content["quality"][name]
+    again = Registration.load(write_sealed_json(tmp_path / "old.json", content))
+    assert np.isnan(again.quality.uncertainty)
+    assert again.quality.bearable == max(5.0, 0.005 * max(again.fixed_size))
+    assert not any("draws" in line for line in again.in_words())
 
 
 @pytest.mark.parametrize(

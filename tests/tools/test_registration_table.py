@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from tools.calibrate_registration import wrong_pairs
+import pytest
+from tools.calibrate_registration import Judged, accepted, lowest_limit, wrong_pairs
 from tools.docs_tables import Result
 from tools.registration_table import table, with_kept
 
@@ -67,3 +68,14 @@ def test_columns_of_matchers_that_were_not_run_are_kept() -> None:
     kept = with_kept(new, old)
     assert kept.columns == ["pairs", "ours", "sift", "late", "limit"]
     assert kept.rows == [["all (2)", "9", "2", "7", "8"], ["seconds", "0", "5", "6", "-"]]
+
+
+def test_the_lowest_limit_lets_its_share_of_the_wrong_ones_pass() -> None:
+    found = np.array([0.99, 0.9, 0.84, 0.7, 0.2, 0.95, 0.85])
+    right = np.array([True, True, False, False, False, False, True])  # wrong: .95, .84, .7, .2
+    assert lowest_limit(found, right, 0.0) == pytest.approx(0.96)
+    assert lowest_limit(found, right, 0.25) == pytest.approx(0.85)
+    assert lowest_limit(found, right, 0.49) == pytest.approx(0.85)  # two of four would be half
+    assert lowest_limit(found, right, 1.0) == 0.0
+    rows = [Judged(str(n), "kind", str(n), None, None, 0.0, bool(each)) for n, each in enumerate(right)]
+    assert accepted(rows, found, 0.85) == ["3 of 3", "1 of 4"]

@@ -81,7 +81,16 @@ def words_of(registration: Registration, seconds: float) -> str:
 def facts_of(registration: Registration) -> dict[str, Any]:
     """The same for programs."""
     told = registration.to_json()
-    names = ("confidence", "held_out_error", "inliers", "inlier_share", "overlap", "coverage", "against")
+    names = (
+        "confidence",
+        "held_out_error",
+        "inliers",
+        "inlier_share",
+        "overlap",
+        "coverage",
+        "against",
+        "uncertainty",
+    )
     return {
         "kind": registration.transform.kind,
         "matrix": told["transform"]["matrix"],

@@ -218,6 +218,7 @@ def summary(found: Registration, outputs: list[Path]) -> dict[str, Any]:
         "overlap": round(quality.overlap, 4),
         "coverage": round(quality.coverage, 4),
         "against": round(quality.against, 4) if math.isfinite(quality.against) else None,
+        "uncertainty": round(quality.uncertainty, 3) if math.isfinite(quality.uncertainty) else None,
         "outputs": [str(path) for path in outputs],
     }
 

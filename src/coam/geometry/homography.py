@@ -106,7 +106,36 @@ def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | No
     norm0, norm1 = _normalising(xy0), _normalising(xy1)
     if norm0 is None or norm1 is None:
         return None
-    a, b = apply_homography(norm0, xy0), apply_homography(norm1, xy1)
+    rows = np.concatenate(_linear_rows(apply_homography(norm0, xy0), apply_homography(norm1, xy1)))
+    _, singular, basis = np.linalg.svd(rows, full_matrices=len(rows) < 9)  # all nine directions, no more
+    if singular[7] < 1e-9 * singular[0]:  # a second solution: three points on a line, or repeated points
+        return None
+    matrix = np.linalg.inv(norm1) @ basis[-1].reshape(3, 3) @ norm0
+    return np.asarray(matrix / matrix[2, 2]) if abs(matrix[2, 2]) > 1e-12 else None
+
+
+def resampled_homographies(
+    points0: npt.ArrayLike, points1: npt.ArrayLike, block: npt.ArrayLike, drawn: npt.ArrayLike
+) -> Array:
+    """Least-squares homographies (B, 3, 3) of points (N, 2) when whole blocks are drawn with replacement.
+
+    block: (N,) the number of each point's block; drawn: (B, K) how often each of the K blocks counts. A draw
+    that defines no homography gives an arbitrary one; (0, 3, 3) where there are too few points for any.
+    """
+    xy0, xy1 = (np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in (points0, points1))
+    counts = np.asarray(drawn, dtype=np.float64)
+    norm0, norm1 = (_normalising(xy) if len(xy) >= 4 else None for xy in (xy0, xy1))
+    if norm0 is None or norm1 is None:
+        return np.zeros((0, 3, 3))
+    normal = np.zeros((counts.shape[1], 9, 9))  # of each block: those of a draw are their sum
+    for rows in _linear_rows(apply_homography(norm0, xy0), apply_homography(norm1, xy1)):
+        np.add.at(normal, np.asarray(block), rows[:, :, None] * rows[:, None])
+    _, basis = np.linalg.eigh(np.tensordot(counts, normal, axes=1))
+    return np.asarray(np.linalg.inv(norm1) @ basis[:, :, 0].reshape(-1, 3, 3) @ norm0)
+
+
+def _linear_rows(a: Array, b: Array) -> tuple[Array, Array]:
+    """Rows (N, 9), (N, 9) of the direct linear transform: orthogonal to homographies from a (N, 2) to b."""
     one, zero = np.ones(len(a)), np.zeros(len(a))
     rows_x = np.stack(
         [a[:, 0], a[:, 1], one, zero, zero, zero, -b[:, 0] * a[:, 0], -b[:, 0] * a[:, 1], -b[:, 0]], 1
@@ -114,12 +143,7 @@ def fit_homography(points0: npt.ArrayLike, points1: npt.ArrayLike) -> Array | No
     rows_y = np.stack(
         [zero, zero, zero, a[:, 0], a[:, 1], one, -b[:, 1] * a[:, 0], -b[:, 1] * a[:, 1], -b[:, 1]], 1
     )
-    rows = np.concatenate([rows_x, rows_y])
-    _, singular, basis = np.linalg.svd(rows, full_matrices=len(rows) < 9)  # all nine directions, no more
-    if singular[7] < 1e-9 * singular[0]:  # a second solution: three points on a line, or repeated points
-        return None
-    matrix = np.linalg.inv(norm1) @ basis[-1].reshape(3, 3) @ norm0
-    return np.asarray(matrix / matrix[2, 2]) if abs(matrix[2, 2]) > 1e-12 else None
+    return rows_x, rows_y
 
 
 def _normalising(points: Array) -> Array | None:

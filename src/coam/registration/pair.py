@@ -178,7 +178,7 @@ def find_registration(
         if better is not None and _confirms(better, fit, fixed.size, first.threshold):
             exact = judge(better, *closer, sizes, matches.overlap, options.quality)
             # Whether it is right was calibrated on first looks; how exact it is, the closer look knows.
-            names = ("confidence", "coverage", "covered", "against")
+            names = ("confidence", "coverage", "covered", "against", "uncertainty")
             quality = replace(exact, **{name: getattr(quality, name) for name in names})
             fit, points = better, closer
     return Registration(

@@ -4,6 +4,11 @@ Matches that miss the transform are of two kinds. Wrong ones miss it in any dire
 their neighbours do show something that lies elsewhere than the transform says (depth, another plane): they
 speak against it.
 
+Where no match is near, a transform is carried on, and its error grows with the distance: by about as much as
+homographies differ that are fitted to other draws of the matches (a bootstrap). Whole blocks are drawn,
+because neighbouring matches share errors. They are homographies whatever was fitted: a simpler motion was
+chosen by what the matches say and would claim to know the rest.
+
 The probability comes from two logistic regressions on a few figures of the fit. It says that the mean error
 over what both images show is below `RIGHT_PIXELS`, or `RIGHT_SHARE` of the fixed image's long side where that
 is more.
@@ -18,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from coam.geometry.homography import apply_homography, resampled_homographies
 from coam.geometry.motions import Array
 from coam.registration.fitting import Fit
 from coam.registration.transforms import Transform
@@ -27,6 +33,8 @@ RIGHT_PIXELS = 5.0  # of the fixed image
 RIGHT_SHARE = 0.005  # of its long side
 # Probability below which a registration is refused; docs/register.md says what passes it
 SURE = 0.8
+UNCERTAIN = 0.4  # of the bearable error: an uncertainty that is told as a doubt
+FARTHEST = 3.0  # of the bearable error: an uncertainty beyond says no more
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class QualityOptions:
     reach: float = 1.0  # cells: a place this near to a match that agrees is borne out by it
     neighbours: int = 6  # of a match: half of them must miss the transform as it does to speak against it
     alike: float = 0.3  # of its miss: by how much theirs may differ from it
+    blocks: int = 10  # along the long side: matches of one are drawn together
+    draws: int = 100  # of as many blocks as have matches
 
 
 DEFAULT_QUALITY = QualityOptions()
@@ -54,6 +64,9 @@ class Quality:
     coverage: float  # share of that which has matches near that agree
     # share of the cells that matches tell about, where most agree on something else; nan: not known
     against: float
+    # Homographies of other draws of matches differ by less (rms) in nine tenths of the overlap; nan: unknown
+    uncertainty: float
+    bearable: float  # mean error of a registration that is right: `right_within`
     same_place: float  # the matcher's own probability that both show the same place; nan: not known
     confidence: float  # probability that the registration is right
     # (rows, columns) median residual of a cell's matches that agree or speak against it; nan: none
@@ -80,6 +93,8 @@ def judge(
     agreeing, opposed = (_counted(fixed_points[some], shape, cell) for some in (fit.inliers, rivals))
     against = float((opposed > agreeing).sum() / max(1, (opposed + agreeing > 0).sum()))
     count, share = int(fit.inliers.sum()), float(fit.inliers.mean())
+    centres = cell_centres(shape, cell)
+    differ = differing(fit, moving_points, fixed_points, sizes[1], centres[inside.ravel()], options)
     held_out = fit.held_out[np.isfinite(fit.held_out)]
     error, p90 = (float(np.percentile(held_out, q)) if len(held_out) else math.inf for q in (50, 90))
     quality = Quality(
@@ -90,6 +105,8 @@ def judge(
         overlap=float(inside.mean()),
         coverage=coverage,
         against=against,
+        uncertainty=float(np.percentile(differ, 90)) if len(differ) else math.nan,
+        bearable=right_within(sizes[1]),
         same_place=same_place,
         confidence=math.nan,
         residual_map=residual_map,
@@ -112,6 +129,9 @@ def doubts(quality: Quality) -> list[str]:
         )
     if quality.coverage < 0.6:
         found.append(f"matches bear out {quality.coverage:.0%} of the overlap only")
+    if quality.uncertainty > UNCERTAIN * quality.bearable:
+        differ = f"differ by {quality.uncertainty:.1f} px"
+        found.append(f"planes through other draws of the matches {differ} where few are near")
     if quality.same_place < 0.5:
         found.append("the matcher doubts that both show the same place")
     return found
@@ -120,9 +140,9 @@ def doubts(quality: Quality) -> list[str]:
 # A registration is right where the same place was found, and what was found holds all over the overlap: two
 # logistic regressions, whose probabilities are multiplied. Fitted by tools/calibrate_registration.py.
 FOUND_BY = ("log_inliers", "inlier_share", "coverage", "same_place")
-FOUND: tuple[float, ...] = (0.94, 6.63, 5.52, 0.55, -12.9)  # weights in this order, then the bias
-HOLDS_BY = ("coverage", "against")
-HOLDS: tuple[float, ...] = (5.56, -19.88, -0.14)
+FOUND: tuple[float, ...] = (0.89, 6.66, 4.42, 0.7, -12.46)  # weights in this order, then the bias
+HOLDS_BY = ("coverage", "against", "uncertainty")
+HOLDS: tuple[float, ...] = (2.41, -18.63, -2.92, 2.93)
 
 
 def found_by(quality: Quality) -> tuple[float, ...]:
@@ -134,7 +154,8 @@ def found_by(quality: Quality) -> tuple[float, ...]:
 
 def holds_by(quality: Quality) -> tuple[float, ...]:
     """What tells whether a transform holds all over the overlap, in the order of `HOLDS_BY`."""
-    return quality.coverage, quality.against
+    known = FARTHEST if math.isnan(quality.uncertainty) else quality.uncertainty / quality.bearable
+    return quality.coverage, quality.against, min(known, FARTHEST)
 
 
 def probability_right(quality: Quality) -> float:
@@ -165,6 +186,29 @@ def speaking_against(
     return found
 
 
+def differing(
+    fit: Fit, moving_points: Array, fixed_points: Array, size: Size, places: Array, options: QualityOptions
+) -> Array:
+    """(K,) pixels: rms by which homographies of other draws of matches that agree differ at places (K, 2).
+
+    A place of one draw counts as at most the long side away.
+    """
+    points0, points1 = moving_points[fit.inliers], fixed_points[fit.inliers]
+    column, row = (points1 // (max(size) / options.blocks)).astype(np.int64).T
+    block = np.unique(np.stack([row, column]), axis=1, return_inverse=True)[1].ravel()
+    count = int(block.max(initial=-1)) + 1
+    fetched = fit.transform.inverse_points(places)
+    fetched = fetched[np.isfinite(fetched).all(axis=1)]
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / max(count, 1)), options.draws)
+    matrices = resampled_homographies(points0, points1, block, drawn)
+    if count < 4 or not len(matrices):  # of fewer blocks most draws define no homography
+        return np.full(len(fetched), float(max(size)))
+    moved = np.stack([apply_homography(matrix, fetched) for matrix in matrices])
+    with np.errstate(invalid="ignore"):
+        apart = np.linalg.norm(moved - np.median(moved, axis=0), axis=2)
+    return np.asarray(np.sqrt(np.square(np.fmin(apart, max(size))).mean(axis=0)))
+
+
 def right_within(size: Size) -> float:
     """Pixels of a fixed image of `size` by which a right registration may miss on average."""
     return max(RIGHT_PIXELS, RIGHT_SHARE * max(size))
@@ -176,13 +220,17 @@ def cell_grid(size: Size, cells: int) -> tuple[tuple[int, int], float]:
     return (max(1, round(size[1] / side)), max(1, round(size[0] / side))), side
 
 
+def cell_centres(shape: tuple[int, int], side: float) -> Array:
+    """Centres (rows * columns, 2) of a grid of cells, row by row."""
+    x, y = np.meshgrid(np.arange(shape[1]) + 0.5, np.arange(shape[0]) + 0.5)
+    return np.stack([x, y], axis=-1).reshape(-1, 2) * side - 0.5
+
+
 def cells_inside(
     transform: Transform, sizes: tuple[Size, Size], shape: tuple[int, int], side: float
 ) -> npt.NDArray[np.bool_]:
     """(rows, columns) whether the moving image covers the centres of the fixed image's cells."""
-    x, y = np.meshgrid(np.arange(shape[1]) + 0.5, np.arange(shape[0]) + 0.5)
-    centres = np.stack([x, y], axis=-1).reshape(-1, 2) * side - 0.5
-    places = transform.inverse_points(centres)
+    places = transform.inverse_points(cell_centres(shape, side))
     inside = ((places >= -0.5) & (places <= np.asarray(sizes[0]) - 0.5)).all(axis=1)
     return np.asarray(inside.reshape(shape))
 
@@ -209,9 +257,7 @@ def _cells_of(points: Array, shape: tuple[int, int], side: float) -> npt.NDArray
 
 def _reached(points: Array, shape: tuple[int, int], side: float, reach: float) -> npt.NDArray[np.bool_]:
     """(rows, columns) whether a point (N, 2) lies within `reach` cells of a cell's centre."""
-    x, y = np.meshgrid(np.arange(shape[1]) + 0.5, np.arange(shape[0]) + 0.5)
-    centres = np.stack([x, y], axis=-1).reshape(-1, 1, 2)
     if not len(points):
         return np.zeros(shape, np.bool_)
-    distance = np.linalg.norm(centres - (points[None] + 0.5) / side, axis=2).min(axis=1)
-    return np.asarray((distance <= reach).reshape(shape))
+    distance = cKDTree(points).query(cell_centres(shape, side))[0]
+    return np.asarray((distance <= reach * side).reshape(shape))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coam.errors import CoamError, DataError, ImageError
-from coam.registration.quality import Quality, doubts
+from coam.registration.quality import Quality, doubts, right_within
 from coam.registration.rasters import RasterLike, open_raster
 from coam.registration.resampling import DEFAULT_RESAMPLE, ResampleOptions, resample_whole
 from coam.registration.transforms import Array, Transform, transform_from_json
@@ -177,6 +177,9 @@ def _from_json(content: dict[str, Any]) -> Registration:
         quality[name] = math.inf if quality[name] is None else float(quality[name])
     quality.setdefault("against", None)  # files of earlier versions
     quality["against"] = math.nan if quality["against"] is None else float(quality["against"])
+    quality.setdefault("uncertainty", None)
+    quality["uncertainty"] = math.nan if quality["uncertainty"] is None else float(quality["uncertainty"])
+    quality.setdefault("bearable", right_within(tuple(content["fixed_size"])))
     quality["same_place"] = math.nan if quality["same_place"] is None else float(quality["same_place"])
     quality["residual_map"] = np.array(quality["residual_map"], np.float32)
     quality["covered"] = np.array(quality["covered"], np.bool_)
