@@ -13,7 +13,8 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def corpus(place: Path, many: int) -> dict[str, Callable[[], Iterable[Attack]]]:
         "archives": lambda: archives.attacks(place / "archives"),
         "recipes": lambda: recipes.attacks(place / "recipes"),
         "documents": lambda: documents.attacks(
-            place / "model", place / "documents", every=max(1, 400 // many)
+            place / "model", place / "documents", every=max(1, 200 // many)
         ),
         "lists": lambda: lists.attacks(place / "lists"),
         "damaged files": lambda: damaged_files.attacks(place / "files", flips=many, cuts=20),
@@ -95,20 +96,23 @@ def main() -> None:
             in_child(lambda: make_model(place))
         for family, attacks in corpus(place, options.many).items():
             if family in options.families:
-                outcomes = run_attacks(attacks(), place / "work")
+                with timed(family):
+                    outcomes = run_attacks(attacks(), place / "work")
                 total.update(outcome.word for outcome in outcomes)
                 bad += tell(family, outcomes)
         if "requests" in options.families:
             if find_spec("gradio"):
-                bad += tell_requests("requests to the app", requests.attack_app(place))
-                bad += tell_requests("calls of its API", requests.attack_api(place))
+                with timed("requests"):
+                    bad += tell_requests("requests to the app", requests.attack_app(place))
+                    bad += tell_requests("calls of its API", requests.attack_api(place))
             else:
                 print("requests: not tried, the web app is not installed", file=sys.stderr)
         if "kills" in options.families:
             print(f"\n{kills.HEAD}")
             for work in (KILLED[name](place) for name in options.runs):
                 runs = place / work.name.replace(" ", "-")
-                tally = kills.kill_again_and_again(work, runs, options.kills, options.seed)
+                with timed(f"kills of {work.name}"):
+                    tally = kills.kill_again_and_again(work, runs, options.kills, options.seed)
                 print(tally, flush=True)
                 bad += not tally.is_whole
                 for line in (tally.failed + tally.different + tally.left)[:5]:
@@ -116,6 +120,14 @@ def main() -> None:
     words = ", ".join(f"{total[word]} {word}" for word in DEFECTS)
     print(f"\n{total.total()} attacks on files: {words}")
     sys.exit(bool(bad))
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Says beside the table how long it took."""
+    began = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def tell(family: str, outcomes: list[Outcome]) -> int:
