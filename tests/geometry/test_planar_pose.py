@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from coam.geometry.correspondences import correspondences
 from coam.geometry.epipolar import essential_from_pose, fundamental_from_essential, sampson_distance
@@ -236,3 +237,9 @@ def test_a_refined_pose_costs_no_more_than_its_neighbours():
             assert cost(small @ rotation, translation) > lowest
             if abs(axis @ translation) < 0.7:
                 assert cost(rotation, small @ translation) > lowest
+
+    def cost_after(turns):  # of both, in units of 1e-4 radians
+        return cost(rotation_of(1e-4 * turns[:3]) @ rotation, rotation_of(1e-4 * turns[3:]) @ translation)
+
+    elsewhere = minimize(cost_after, np.zeros(6), method="Nelder-Mead", options={"fatol": 1e-9})
+    assert lowest < elsewhere.fun + 1e-6  # there is no lower place near it
