@@ -86,7 +86,8 @@ def test_agreement_within_three_percent(depth1: float, valid: bool, occluded: bo
 
 def test_a_point_without_depth_is_seen_nowhere() -> None:
     """Its place in space would be camera 0 itself, which photo 1 shows at just that depth."""
-    depth0, depth1, transform = torch.zeros(1, 10, 10), torch.full((1, 10, 10), 2.0), torch.eye(4)[None].clone()
+    depth0, depth1 = torch.zeros(1, 10, 10), torch.full((1, 10, 10), 2.0)
+    transform = torch.eye(4)[None].clone()
     transform[0, 2, 3] = 2.0
     found = project_by_depth(torch.tensor([[[4.5, 4.5]]]), depth0, CAMERA, depth1, CAMERA, transform)
     assert not any(bool(flag) for flag in (found.valid, found.occluded, found.outside, found.known))

@@ -77,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def try_mutant(module: str, path: str, source: str, tests: list[str], limit: float, log: Path) -> str:
-    """What becomes of a mutant: "killed", "survived", or "timeout" after `limit` seconds of processor time."""
+    """What becomes of a mutant: "killed", "survived", or "timeout" after `limit` processor seconds."""
     child = os.fork()
     if child == 0:
         hardest = resource.getrlimit(resource.RLIMIT_CPU)[1]
