@@ -51,6 +51,8 @@ def test_the_largest_step_that_is_no_edge() -> None:
     assert sample_depth(depth, points, edge=0.11).known[0].tolist() == [True, False]
     assert sample_depth(depth, points, edge=0.09).known[0].tolist() == [False, False]
     assert sample_depth(depth, points, edge=0.14).known[0].tolist() == [True, True]
+    upright = sample_depth(depth.transpose(1, 2), torch.tensor([[[0.0, 0.5], [0.0, 2.0]]]), edge=0.14)
+    assert upright.depth[0].tolist() == pytest.approx([2 / (1 / 2.0 + 1 / 2.2), 2.5])
     one = sample_depth(torch.tensor([[[3.0]]]), torch.tensor([[[0.0, 0.0]]]))
     assert (one.depth.item(), one.known.item()) == (3.0, True)
 
