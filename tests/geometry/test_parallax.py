@@ -90,7 +90,7 @@ def test_residuals_are_distances_to_the_line_of_the_epipole():
 
 @pytest.mark.parametrize("seed", [5, 33, 36])
 def test_of_two_epipoles_the_one_of_lower_cost_counts(seed):
-    """So few points that every two of them are tried; all that agree give another epipole, if it is better."""
+    """So few points that any two of them are tried; all that agree give another epipole, if it is better."""
     points0, points1, homography, _ = scene(30, 8, 10, seed=seed)
     options = OPTIONS | {"min_inliers": 2}
     plane = apply_homography(homography, points0)

@@ -67,12 +67,14 @@ TEXTS = {
 
 
 def changed(value: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of a JSON value with one place replaced by something else, or taken away."""
+    """Copies of a JSON value with one place replaced by something else, taken away, or left alone."""
     for path in _places(value):
         for other in VALUES:
             yield f"{'.'.join(map(str, path))}={other!r}"[:70], _replaced(value, path, other)
         if path:
             yield f"{'.'.join(map(str, path))} gone", _replaced(value, path, ...)
+        if len(path) == 1:
+            yield f"{path[0]} alone", {path[0]: value[path[0]]}
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
