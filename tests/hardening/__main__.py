@@ -43,7 +43,7 @@ FAMILIES = {
     "that are gone; with and without a checksum",
     "lists": "`--pairs`, `--cameras`: any bytes, any numbers, pipes, folders",
     "damaged files": "flipped bits and cut ends in every format of ours: noticed, or without effect",
-    "damaged models": "the same in `sparse/*.bin` and `keypoints.h5`, with our checksums and as others' model",
+    "damaged models": "the same in `sparse/*.bin` and `keypoints.h5`, with our checksums and without",
     "memory": "what libraries say where they find none",
     "full disk": "every saver on a file system of `1 MB` and with files that may not grow",
     "requests": "paths, headers, bodies and uploads to the running app",
