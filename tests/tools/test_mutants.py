@@ -50,7 +50,7 @@ def f(a, b):
     assert len(a) > 0
     if len(b) > 9:
         raise ValueError(f"{len(b) + 1}")
-    return [x for x, y in zip(a.reshape(-1, 2), b, strict=True)]
+    return [x for x, y in zip(a.reshape(-1, 2), b.sort(stable=True), strict=True)]
 """
     found = [(m.old, m.new) for m in mutations_of("a.py", source)]
     assert found == [("len(b) > 9", "(len(b) < 9)"), ("9", "(10)"), ("2", "(3)")]

@@ -2,9 +2,9 @@
 
 Only code inside functions is changed. Left alone: types, decorators, texts, what a `raise` says, module
 constants and the defaults of options (a test that repeats a tuned number proves nothing), guards against
-slips of our own (`assert`, `zip(..., strict=True)`), the -1 of a reshape (any negative number means the
-same), and guards smaller than 1e-6. "<" does not become "<=": real numbers are hardly ever equal, and counts
-are changed by one where they stand.
+slips of our own (`assert`, `zip(..., strict=True)`), sorts that are asked to be stable (on a CPU torch's
+always are), the -1 of a reshape (any negative number means the same), and guards smaller than 1e-6. "<" does
+not become "<=": real numbers are hardly ever equal, and counts are changed by one where they stand.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 def _is_left_alone(node: ast.AST, child: ast.AST) -> bool:
     if isinstance(child, ast.keyword):
-        return child.arg == "strict"
+        return child.arg in ("strict", "stable")
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "reshape":
         return ast.unparse(child) == "-1"
     return isinstance(child, ast.Raise | ast.JoinedStr | ast.Assert)
