@@ -38,7 +38,7 @@ test: $(VENV)/.dev ## the fast tests
 test-slow: $(VENV)/.all ## the tests that take minutes
 	@$(PYTEST) -m slow $(ARGS)
 
-test-attacks: $(VENV)/.dev ## thousands of attacks and hundreds of kills, with counts (docs/reliability.md; an hour)
+test-attacks: $(VENV)/.app ## thousands of attacks and hundreds of kills, with counts (docs/reliability.md; half an hour)
 	@$(ONE_THREAD) PYTHONPATH=src:tests $(BIN)/python -m hardening $(ARGS)
 
 test-browser: $(VENV)/.browser ## the tests of the app, and those that drive a real browser (Chromium)
@@ -155,6 +155,10 @@ $(VENV)/.notebooks: $(PACKAGES) $(VENV)/.all
 
 $(VENV)/.kernels: $(PACKAGES) $(VENV)/.dev
 	@$(PIP) "triton>=3.9"
+	@touch $@
+
+$(VENV)/.app: $(PACKAGES) $(VENV)/.dev
+	@$(PIP) --editable ".[$(EXTRAS),app]"
 	@touch $@
 
 $(VENV)/.browser: $(PACKAGES) $(VENV)/.dev

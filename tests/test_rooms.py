@@ -131,6 +131,12 @@ ONE_PLACE = {
         "store/atomic.py",
         "store/journal.py",
     },
+    # One validating reader for what others wrote: not pip's note, nor what has just been written.
+    r"json\.loads?\((?!json\.dumps)|yaml\.load\(": {
+        "errors.py",
+        "store/documents.py",
+        "store/tensor_files.py",
+    },
     r"^import pickle|^from pickle": {"store/archives.py", "models/encoders/checkpoints.py"},
     r"rich\.progress": {"progress.py"},
     r"OrderedDict|\.popitem\(": {"caches.py"},

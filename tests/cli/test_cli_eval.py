@@ -345,6 +345,11 @@ def test_compare_refuses_what_does_not_compare(invoke, hpatches_root: Path, tmp_
         invoke("compare", tmp_path / "a", tmp_path / "b")
     with pytest.raises(DataError, match="run coam eval first"):
         invoke("compare", tmp_path / "a", tmp_path / "nowhere")
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    (tmp_path / "lost.json").write_text(json.dumps({"benchmark": report["benchmark"]}))
+    for order in (("a", "lost.json"), ("lost.json", "a")):
+        with pytest.raises(DataError, match="has lost its pairs; run coam eval again"):
+            invoke("compare", *(tmp_path / name for name in order))
 
 
 DATA = SHARED / "data"

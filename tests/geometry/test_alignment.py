@@ -24,10 +24,10 @@ def test_wrong_cameras_do_not_spoil_the_alignment_of_the_others():
     scene = Scene(count=10)
     truth = {name: (scene.rotations[i], scene.translations[i]) for i, name in enumerate(scene.names)}
     turn = Rotation.random(random_state=2).as_matrix()
-    model = {}
-    for i, name in enumerate(scene.names):  # the same cameras in another world: X' = 0.3 turn X
+    model, shift = {}, np.array([4.0, -2.0, 7.0])
+    for i, name in enumerate(scene.names):  # the same cameras in another world: X' = 0.3 turn X + shift
         rotation = scene.rotations[i] @ turn.T
-        model[name] = (rotation, 0.3 * scene.translations[i])
+        model[name] = (rotation, 0.3 * scene.translations[i] - rotation @ shift)
     flip = Rotation.from_euler("y", 100, degrees=True).as_matrix()
     for name in scene.names[:3]:
         model[name] = (model[name][0] @ flip, model[name][1] + [0.5, 0, 1.0])

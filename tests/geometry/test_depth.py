@@ -51,6 +51,8 @@ def test_the_largest_step_that_is_no_edge() -> None:
     assert sample_depth(depth, points, edge=0.11).known[0].tolist() == [True, False]
     assert sample_depth(depth, points, edge=0.09).known[0].tolist() == [False, False]
     assert sample_depth(depth, points, edge=0.14).known[0].tolist() == [True, True]
+    upright = sample_depth(depth.transpose(1, 2), torch.tensor([[[0.0, 0.5], [0.0, 2.0]]]), edge=0.14)
+    assert upright.depth[0].tolist() == pytest.approx([2 / (1 / 2.0 + 1 / 2.2), 2.5])
     one = sample_depth(torch.tensor([[[3.0]]]), torch.tensor([[[0.0, 0.0]]]))
     assert (one.depth.item(), one.known.item()) == (3.0, True)
 
@@ -82,3 +84,12 @@ def test_agreement_within_three_percent(depth1: float, valid: bool, occluded: bo
     depth0, other = torch.full((1, 10, 10), 2.0), torch.full((1, 10, 10), depth1)
     found = project_by_depth(torch.tensor([[[4.5, 4.5]]]), depth0, CAMERA, other, CAMERA, torch.eye(4)[None])
     assert (bool(found.valid), bool(found.occluded)) == (valid, occluded)
+
+
+def test_a_point_without_depth_is_seen_nowhere() -> None:
+    """Its place in space would be camera 0 itself, which photo 1 shows at just that depth."""
+    depth0, depth1 = torch.zeros(1, 10, 10), torch.full((1, 10, 10), 2.0)
+    transform = torch.eye(4)[None].clone()
+    transform[0, 2, 3] = 2.0
+    found = project_by_depth(torch.tensor([[[4.5, 4.5]]]), depth0, CAMERA, depth1, CAMERA, transform)
+    assert not any(bool(flag) for flag in (found.valid, found.occluded, found.outside, found.known))

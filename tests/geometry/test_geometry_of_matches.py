@@ -300,6 +300,8 @@ def test_correspondences_are_finite_and_best_first():
     np.testing.assert_array_equal(data.points1, data.points0 + 10)
     assert data.scores is not None
     assert data.scores[:2].tolist() == [0.9, 0.2]
+    lowest = correspondences(points, points, scores=[-np.inf, 0.9, 1.0, 0.2])
+    np.testing.assert_array_equal(lowest.points0, [[1, 1], [3, 3], [0, 0]])
     repeated = correspondences([[1, 1], [1, 1], [2, 2]], [[3, 3], [3, 3], [4, 4]])
     assert (len(repeated), repeated.distinct, repeated.scores) == (3, 2, None)
     with pytest.raises(ConfigError, match="2 for 3"):

@@ -27,6 +27,9 @@ def test_matches_that_all_lie_on_one_point_give_finite_maps():
     line = np.stack([np.arange(20.0), np.zeros(20)], axis=1)
     maps = local_affine(line, 2 * line)
     assert np.allclose(maps[:, 0, 0], 2, atol=0.01)  # along the line
+    slanted = 1000 * line @ np.array([[0.8, 0.6], [-0.6, 0.8]])
+    along = local_affine(slanted, 2 * slanted) @ [0.8, 0.6]
+    assert np.allclose(along, [1.6, 1.2], atol=0.01)
 
 
 def test_maps_are_bounded():
@@ -51,12 +54,13 @@ def plain_weighted_map(near0, near1, weight, whole, strength):
     )
 
 
-def test_maps_are_the_weighted_least_squares_of_their_neighbours():
-    """A plain loop over matches; all neighbours and weights as the options say."""
+@pytest.mark.parametrize("neighbours", [5, 30])
+def test_maps_are_the_weighted_least_squares_of_their_neighbours(neighbours):
+    """A plain loop over matches; all neighbours (or all others) and weights as the options say."""
     generator = np.random.default_rng(3)
     points0 = generator.uniform(0, 100, (15, 2))
     points1 = points0 @ np.array([[1.1, 0.1], [-0.2, 0.9]]).T + generator.normal(0, 3, (15, 2))
-    options = AffineOptions(neighbours=5, rounds=2, scale=2.0, prior=0.4)
+    options = AffineOptions(neighbours=neighbours, rounds=2, scale=2.0, prior=0.4)
 
     weight, whole = np.ones(15), np.eye(2)
     for _ in range(2):
@@ -68,7 +72,7 @@ def test_maps_are_the_weighted_least_squares_of_their_neighbours():
     found = local_affine(points0, points1, options)
     for k in range(15):
         distance = np.linalg.norm(points0 - points0[k], axis=1)
-        nearest = np.argsort(distance)[1:6]
+        nearest = np.argsort(distance)[1 : 1 + neighbours]
         near0, near1 = points0[nearest] - points0[k], points1[nearest] - points1[k]
         affine = whole
         for _ in range(2):

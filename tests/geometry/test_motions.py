@@ -54,6 +54,18 @@ def test_only_kinds_that_are_asked_for() -> None:
     assert transfer_errors(points, 1.1 * points, found[1]).max() < 1e-9
 
 
+def test_a_caption_that_stands_still_does_not_bend_the_motion() -> None:
+    """It would in a mean: the lowest 60 of 400 points do not move, which an affine map nearly explains."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, 300, (400, 2))
+    moved = points + np.array([6, -3]) + rng.normal(0, 0.3, (400, 2))
+    caption = np.argsort(points[:, 1])[-60:]
+    moved[caption] = points[caption]
+    found = simplest_motion(points, moved)
+    assert found is not None
+    assert found[0] == "translation"
+
+
 def test_few_inliers_are_no_motion() -> None:
     rng = np.random.default_rng(0)
     points = rng.uniform(0, 300, (50, 2))

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from coam.geometry.correspondences import correspondences
 from coam.geometry.epipolar import essential_from_pose, fundamental_from_essential, sampson_distance
 from coam.geometry.planar_pose import poses_of_plane, support
 from coam.geometry.pose import rotation_error, translation_error
 from coam.geometry.pose_refinement import refine_pose, rotation_of
-from coam.geometry.robust import RansacOptions, estimate_fundamental, relative_pose
+from coam.geometry.ransacs import _matrix, unit_pose
+from coam.geometry.robust import RansacOptions, _decide, estimate_fundamental, relative_pose
 
 CAMERA = np.array([[800.0, 0, 499.5], [0, 800.0, 499.5], [0, 0, 1]])
 ANGLE = 0.35
@@ -236,3 +238,34 @@ def test_a_refined_pose_costs_no_more_than_its_neighbours():
             assert cost(small @ rotation, translation) > lowest
             if abs(axis @ translation) < 0.7:
                 assert cost(rotation, small @ translation) > lowest
+
+    def cost_after(turns):  # of both, in units of 1e-4 radians
+        return cost(rotation_of(1e-4 * turns[:3]) @ rotation, rotation_of(1e-4 * turns[3:]) @ translation)
+
+    elsewhere = minimize(cost_after, np.zeros(6), method="Nelder-Mead", options={"fatol": 1e-9})
+    assert lowest < elsewhere.fun + 1e-6  # there is no lower place near it
+
+
+def test_how_many_missed_inliers_decide():
+    """Eight, but of few inliers a quarter and of many a hundredth."""
+    for count, needed in ((8, 2), (20, 5), (40, 8), (500, 8), (2000, 20)):
+        missed = np.zeros(count, bool)
+        missed[: needed - 1] = True
+        assert not _decide(missed), count
+        missed[:needed] = True
+        assert _decide(missed), count
+
+
+def test_what_is_no_direction_and_no_matrix():
+    turn = np.eye(3)
+    rotation, translation = unit_pose(turn, [[0.0], [3.0], [4.0]])
+    np.testing.assert_allclose(translation, [0, 0.6, 0.8])
+    assert rotation is turn
+    damaged = turn.copy()
+    damaged[1, 1] = np.nan
+    for pose in ((turn, np.zeros(3)), (turn, [np.inf, 0, 0]), (damaged, [1, 0, 0])):
+        assert unit_pose(*pose) is None
+    some = np.diag([1.0, 0, 0])
+    np.testing.assert_array_equal(_matrix(some), some)
+    for nothing in (None, np.zeros((3, 3)), damaged, np.eye(2)):
+        assert _matrix(nothing) is None

@@ -123,3 +123,20 @@ def test_unequal_lists_are_refused(estimator: str) -> None:
 def test_unknown_estimator_is_refused(estimator: str) -> None:
     with pytest.raises(ConfigError, match=estimator):
         RansacOptions(estimator="ransac")  # type: ignore[arg-type]
+
+
+def test_as_few_matches_as_determine_a_model(estimator: str) -> None:
+    """Eight for a fundamental matrix and five for an essential one, without noise; one fewer is too few."""
+    generator = np.random.default_rng(4)
+    world = generator.uniform([-2, -2, 4], [2, 2, 8], (8, 3))
+    seen = world @ INTRINSICS.T, (world @ ROTATION.T + TRANSLATION) @ INTRINSICS.T
+    points0, points1 = (side[:, :2] / side[:, 2:] for side in seen)
+    options = RansacOptions(estimator=estimator)
+    fundamental = estimate_fundamental(points0, points1, options)
+    assert fundamental is not None
+    assert fundamental.inliers.all()
+    assert estimate_fundamental(points0[:7], points1[:7], options) is None
+    essential = estimate_essential(points0[:5], points1[:5], INTRINSICS, INTRINSICS, options)
+    assert essential is not None
+    assert essential.inliers.all()
+    assert estimate_essential(points0[:4], points1[:4], INTRINSICS, INTRINSICS, options) is None

@@ -65,3 +65,11 @@ def test_what_lies_behind_the_horizon_is_not_seen() -> None:
         wrong[0, 2] += 10
         found = visible_error(sign * wrong, flipped, SIZE, SIZE)
         assert 0 < found < math.inf
+
+
+def test_image_1_ends_at_its_last_pixel() -> None:
+    """Moved by one column, the last of image 0 is no longer seen; only there the estimate is wrong."""
+    true = np.array([[1.0, 0, 1], [0, 1, 0], [0, 0, 1]])
+    wider = np.array([[1.5, 0, 1], [0, 1, 0], [0, 0, 1]])
+    assert visible_error(wider, true, SIZE, SIZE, steps=2) == pytest.approx(0.0, abs=1e-9)
+    assert visible_error(wider, true, SIZE, (641, 480), steps=2) == pytest.approx(639 / 4)

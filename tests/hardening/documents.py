@@ -14,10 +14,11 @@ from unittest.mock import patch
 import torch
 
 import coam.matcher.matcher
+from coam.backends import open_network
 from coam.evaluation.predictions import PredictionStore
 from coam.matcher import Matcher
 from coam.matching.settings import MatcherConfig
-from coam.models.registry import DEFAULT_MODEL, load_model, save_model
+from coam.models.registry import load_model, save_model
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.workspace import load_model as load_sfm_model
 from coam.store.checksums import content_digest
@@ -66,12 +67,14 @@ TEXTS = {
 
 
 def changed(value: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of a JSON value with one place replaced by something else, or taken away."""
+    """Copies of a JSON value with one place replaced by something else, taken away, or left alone."""
     for path in _places(value):
         for other in VALUES:
             yield f"{'.'.join(map(str, path))}={other!r}"[:70], _replaced(value, path, other)
         if path:
             yield f"{'.'.join(map(str, path))} gone", _replaced(value, path, ...)
+        if len(path) == 1:
+            yield f"{path[0]} alone", {path[0]: value[path[0]]}
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -116,13 +119,6 @@ Document = tuple[str, str, Any, Callable[[Path], object]]  # name, file's name, 
 
 def attacks(model_folder: Path, work: Path, every: int = 1) -> Iterator[Attack]:
     """`model_folder`: a finished one of `coam sfm`; `every`: only each so manyth change."""
-    # The weights are read once here, and not in every child; afterwards others read theirs again.
-    with patch.object(coam.matcher.matcher, "load_model", cache(load_model)) as load:
-        load(DEFAULT_MODEL)
-        yield from _attacks(model_folder, work, every)
-
-
-def _attacks(model_folder: Path, work: Path, every: int) -> Iterator[Attack]:
     work.mkdir(parents=True, exist_ok=True)
     identity = {"matcher": {"name": "a", "settings": {"resolution": 640}}, "weights": "abc", "format": 2}
     documents: list[Document] = [
@@ -151,7 +147,7 @@ def _attacks(model_folder: Path, work: Path, every: int) -> Iterator[Attack]:
         work / "sound.safetensors",
         "sound",
         {"licence": "x", "pair_score": {"weights": [1.0, 2.0, 3.0, 4.0], "bias": 0.5, "threshold": 0.5}},
-        torch.float32,
+        torch.int8,  # a small file: it is written and read for every attack
     )
     tensors, metadata = read_safetensors(work / "sound.safetensors")
     for key in metadata:
@@ -178,11 +174,16 @@ def _read_value(file: str, value: Any, sealed: bool, reader: Callable[[Path], ob
     return _read_text(file, json.dumps(value), reader, folder)
 
 
+_weights, _network = cache(load_model), cache(open_network)  # once in a process, not for every attack
+
+
 def _settings(folder: Path) -> None:
     """What `coam localize` does with settings.json: a matcher that is as its model's was."""
     from coam.cli.localize import load_as_made
 
-    load_as_made(folder, None, "cpu", None)
+    matcher = coam.matcher.matcher
+    with patch.object(matcher, "load_model", _weights), patch.object(matcher, "open_network", _network):
+        load_as_made(folder, None, "cpu", None)
 
 
 def _summary(model: Path, folder: Path) -> str:

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 import coam
 from coam import samples
@@ -29,6 +30,22 @@ def test_several_threads_get_what_one_gets() -> None:
         assert found.ids0.tolist() == expected.ids0.tolist()
         assert found.ids1.tolist() == expected.ids1.tolist()
         assert found.points1.tolist() == expected.points1.tolist()
+
+
+def test_any_number_of_threads_finds_the_same_pairs() -> None:
+    """Sums in another order may turn matches of equal score around, and no more."""
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            matcher = coam.load_matcher(**SMALL)
+            matches = [matcher.match(*pair) for pair in PAIRS[:2]]
+            found.append([sorted(zip(m.ids0.tolist(), m.ids1.tolist(), strict=True)) for m in matches])
+    finally:
+        torch.set_num_threads(before)
+    assert min(map(len, found[0])) > 300
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

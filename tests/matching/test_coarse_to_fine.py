@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from coam.capsnet import losses as epi
 from coam.errors import ConfigError
 from coam.geometry.coordinates import cell_centres
-from coam.matching.coarse_to_fine import COARSE_STRIDE, coarse_to_fine
+from coam.matching.coarse_to_fine import COARSE_STRIDE, _span, coarse_to_fine
 from coam.matching.dense import CoarseToFineMatching, matching_for
 from coam.matching.grid import sample_map
 from coam.matching.settings import MatcherConfig
@@ -89,3 +89,40 @@ def test_the_window_is_a_share_of_the_longer_side(maps, window: float) -> None:
     expected = coarse_to_fine(*queries, fine, coarse, 4, window * 64, SCALE)
     torch.testing.assert_close(found.points1, expected.expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(found.score, expected.probability, atol=1e-5, rtol=0)
+
+
+def test_both_photos_keep_their_own_positions(maps) -> None:
+    """Photo 1 is the upper two thirds of photo 0: a cell has its place in either, and the same number."""
+    fine, coarse = maps
+    whole = DenseDescriptors(fine[None], torch.ones(1, 1, 24, 32), 4, (96, 128), coarse=coarse[None])
+    part = DenseDescriptors(
+        fine[None, :, :16], torch.ones(1, 1, 16, 32), 4, (64, 128), coarse=coarse[None, :, :4]
+    )
+    matching = matching_for(
+        MatcherConfig(search="coarse_to_fine", refinement="none"), SCALE, torch.device("cpu")
+    )
+    for one, other in ((whole, part), (part, whole)):
+        found = matching.between(one, other)
+        assert len(found.index0) > 200
+        for points, index, dense in (
+            (found.points0, found.index0, one),
+            (found.points1, found.index1, other),
+        ):
+            columns, rows = dense.size[1] // 4, dense.size[0] // 4
+            torch.testing.assert_close(points, cell_centres(columns, rows, 4)[index])
+
+
+@pytest.mark.parametrize(
+    ("centre", "reach", "count", "span"),
+    [
+        (9.5, 4.0, 8, (1, 4)),  # centres at 1.5, 5.5, 9.5, 13.5, ...
+        (9.5, 3.9, 8, (2, 3)),
+        (1.5, 9.0, 8, (0, 3)),
+        (29.5, 9.0, 8, (5, 8)),
+        (7.5, 1.0, 8, (2, 3)),  # between two: one of them
+        (23.5, 8.0, 2, (1, 2)),  # beyond the last
+        (-9.0, 1.0, 8, (0, 1)),
+    ],
+)
+def test_cells_of_a_window_by_hand(centre: float, reach: float, count: int, span: tuple[int, int]) -> None:
+    assert _span(centre, reach, 4.0, count) == span

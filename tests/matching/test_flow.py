@@ -9,9 +9,11 @@ import torch
 from coam.matching.flow import (
     FlowOptions,
     _averaged,
+    _can_guide,
     _fine_difference,
     _median,
     _propagated,
+    _shape,
     _vote,
     carried,
     find_flow,
@@ -146,6 +148,56 @@ def test_between_cells_the_shift_is_interpolated_but_not_across_an_edge() -> Non
     torch.testing.assert_close(shift, torch.tensor([1.0, 2.0, 3.0, 40.0]), atol=1e-4, rtol=0)
 
 
+def test_motions_are_apart_by_the_length_of_their_difference_pair_by_pair() -> None:
+    """Half way between two columns the mean is off by (3, 3) in one pair, by (2, 2) in the other."""
+    flow = find_flow(described(places()), described(places()), 20.0)
+    points = flow.own.repeat(2, 1, 1, 1)
+    points[0, :, 8:] += 6.0
+    points[1, :, 8:] += 4.0
+    flow = replace(flow, points=points)
+    asked = torch.tensor([[31.4, 21.5]]).expand(2, 1, 2)
+    shift = flow.at(asked) - asked
+    torch.testing.assert_close(shift[0, 0], torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(shift[1, 0], torch.full((2,), 4 * (0.5 - 0.1 / 4)), atol=1e-4, rtol=0)
+
+
+def test_what_the_guided_search_is_for() -> None:
+    """One pair on a CPU with coarse descriptors, cells of four pixels, exponentials that float32 holds."""
+    labels = torch.arange(16 * 16).view(16, 16)
+    base = described(labels)
+    dense = replace(base, coarse=described(labels[::4, ::4]).descriptors)
+    assert _can_guide(dense, 20.0)
+    assert not _can_guide(base, 20.0)
+    assert not _can_guide(dense, 100.0)
+    two = replace(dense, descriptors=dense.descriptors.repeat(2, 1, 1, 1))
+    assert not _can_guide(two, 20.0)
+    assert not _can_guide(replace(dense, stride=8, size=(96, 128)), 20.0)
+
+
+def test_cells_of_descriptors_at_any_stride() -> None:
+    for size, shape in (((3, 9), (1, 2)), ((9, 3), (2, 1)), ((47, 65), (11, 16))):
+        dense = replace(described(places()), stride=8, size=size)
+        assert _shape(dense) == shape
+        assert _shape(replace(dense, stride=4)) == (ROWS, COLUMNS)
+
+
+def test_positions_are_those_of_the_smaller_photo_and_photos_alone_move_nothing() -> None:
+    view, other = described(places()), described(places()[:8])
+    fine = torch.randn(2, 1, 4, 2 * ROWS, 2 * COLUMNS, generator=torch.Generator().manual_seed(3))
+    view, other = (
+        replace(dense, fine=found[:, :, : 2 * dense.score.shape[2]], fine_stride=2)
+        for dense, found in zip((view, other), fine, strict=True)
+    )
+    photos = torch.rand(1, 3, 48, 64), torch.rand(1, 3, 32, 64)
+    plain = FlowOptions(propagation=None)
+    forward, backward = find_flow_both_ways(view, other, 20.0, plain, photos)
+    assert forward.positions == backward.positions == 8 * COLUMNS
+    for found, alone in zip((forward, backward), find_flow_both_ways(view, other, 20.0, plain), strict=True):
+        assert torch.equal(found.points, alone.points)
+    tried, _ = find_flow_both_ways(view, other, 20.0, FlowOptions(propagation=PropagationOptions()), photos)
+    assert not torch.equal(tried.points, forward.points)
+
+
 # ---- the parts, against plain loops
 
 
@@ -163,10 +215,11 @@ def test_medians_of_squares_with_repeated_borders() -> None:
                 assert found[0, channel, row, column].item() == sorted(around)[4]
 
 
-def test_votes_by_a_plain_loop() -> None:
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_votes_by_a_plain_loop(seed: int) -> None:
     """What a cell's neighbours propose, whether it yields, and how far it then is from the proposal."""
     rows0, columns0, rows1, columns1 = 5, 6, 7, 4
-    generator = torch.Generator().manual_seed(4)
+    generator = torch.Generator().manual_seed(seed)
     cells0, cells1 = (
         torch.nn.functional.normalize(torch.randn(1, n, 3, generator=generator), dim=2)
         for n in (rows0 * columns0, rows1 * columns1)

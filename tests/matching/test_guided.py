@@ -13,7 +13,14 @@ from torch import Tensor
 import coam
 from coam import samples
 from coam.matching.dense import DenseMatching, GuidedMatching, matching_for
-from coam.matching.guided import GuideOptions, can_guide, candidates, guided_choices, guided_dual_softmax
+from coam.matching.guided import (
+    GuideOptions,
+    _chunks,
+    can_guide,
+    candidates,
+    guided_choices,
+    guided_dual_softmax,
+)
 from coam.matching.mutual import dual_softmax_nearest
 from coam.matching.settings import MatcherConfig
 from coam.models.outputs import DenseDescriptors
@@ -47,6 +54,15 @@ def test_with_all_cells_it_is_the_exact_search(size0: tuple[int, int], size1: tu
     assert guided.probability is not None
     assert exact.probability is not None
     assert torch.allclose(guided.probability, exact.probability, rtol=1e-4)
+
+
+def test_lists_of_candidates_are_filled_up_with_the_cell_after_the_last() -> None:
+    near = torch.zeros(3, 5, dtype=torch.bool)
+    near[0, [1, 4]] = near[2, 3] = True
+    found = {}
+    for blocks, cells in _chunks(near, entries=4):
+        found |= dict(zip(blocks.tolist(), cells.tolist(), strict=True))
+    assert found == {0: [1, 4], 2: [3, 5], 1: [5, 5]}
 
 
 def test_candidates_by_hand() -> None:

@@ -53,6 +53,19 @@ def test_a_motion_spreads_from_one_side_over_all_that_moves_alike() -> None:
     assert (unmoved == torch.tensor([6.0, -4.0])).all()  # there is no other motion to take
 
 
+@pytest.mark.parametrize("known", [(slice(None), slice(-1, None)), (slice(-1, None), slice(None))])
+def test_a_motion_spreads_from_the_last_column_and_the_last_row(known: tuple[slice, slice]) -> None:
+    photo0 = noise(3, 48, 64, seed=3)
+    photo1 = torch.roll(photo0, (-4, -6), dims=(1, 2))
+    alike = likeness(photo0, photo1)
+    own = alike.own.view(24, 32, 2)
+    points = own.clone()
+    points[known] += torch.tensor([-6.0, -4.0])
+    found = propagate(points, alike) - own
+    beside = found[4:-1, -6:-1] if known[1].start else found[-6:-1, 6:-1]
+    assert (beside == torch.tensor([-6.0, -4.0])).all(dim=2).float().mean() > 0.95
+
+
 def test_background_that_moved_with_an_object_goes_back_to_its_own_motion() -> None:
     """A square moves by 8 pixels, its surroundings by 0; the flow gives a seam of 8 pixels to the square."""
     background, square = noise(3, 64, 96, seed=1), noise(3, 24, 24, seed=2)

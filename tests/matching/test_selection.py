@@ -39,3 +39,9 @@ def test_cells_on_a_diagonal_do_not_share_a_bin() -> None:
     points = torch.tensor([[5.0, 15.0], [15.0, 5.0], [6.0, 16.0]])  # cells (0, 1), (1, 0), (0, 1)
     score = torch.tensor([0.9, 0.8, 0.85])
     assert choose_spread(points, score, 2, cell=10.0, crowding=0.5).tolist() == [0, 1]
+
+
+def test_cells_beside_each_other_do_not_share_a_bin() -> None:
+    points = torch.tensor([[5.0, 5.0], [15.0, 5.0], [45.0, 95.0]])  # cells (0, 0), (1, 0), (4, 9)
+    score = torch.tensor([0.9, 0.8, 0.7])
+    assert choose_spread(points, score, 2, cell=10.0, crowding=0.5).tolist() == [0, 1]

@@ -191,9 +191,10 @@ def test_a_new_block_gets_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyP
         docs_tables.main(["--adopt", "fourth"])
 
 
-def test_tests_that_the_page_of_the_paper_names_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (REPOSITORY / "docs" / "paper.md").read_text())
-    assert len(named) >= 25
+@pytest.mark.parametrize(("page", "least"), [("paper.md", 25), ("reliability.md", 50)])
+def test_tests_that_a_page_names_exist(page: str, least: int) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (REPOSITORY / "docs" / page).read_text())
+    assert len(named) >= least
     for file, test in named:
         assert f"def {test}(" in (REPOSITORY / file).read_text(), f"{file}::{test}"
 

@@ -44,6 +44,18 @@ def test_mutations_by_hand() -> None:
     assert made[0].lines == (8, 8)
 
 
+def test_what_is_left_alone() -> None:
+    source = """
+def f(a, b):
+    assert len(a) > 0
+    if len(b) > 9:
+        raise ValueError(f"{len(b) + 1}")
+    return [x for x, y in zip(a.reshape(-1, 2), b.sort(stable=True), strict=True)]
+"""
+    found = [(m.old, m.new) for m in mutations_of("a.py", source)]
+    assert found == [("len(b) > 9", "(len(b) < 9)"), ("9", "(10)"), ("2", "(3)")]
+
+
 def test_a_mutation_changes_its_place_only_and_still_compiles() -> None:
     for mutation in mutations_of("a.py", SOURCE):
         changed = mutation.apply(SOURCE)

@@ -11,6 +11,7 @@ import coam
 from coam.errors import ConfigError
 from coam.training import config
 from coam.training.config import Phase, Recipe, from_mapping, load_recipe
+from coam.training.run import build_start
 from support import tiny
 
 MINIMAL = """
@@ -102,11 +103,32 @@ def test_mistakes_are_named(tmp_path: Path, line: str, message: str) -> None:
         ("name: mine\nsources: [{kind: plane, path: a, share: 0}]\nphases: [{steps: 3}]", "shares"),
         ("just text", "expected a mapping"),
         ("a: [", "cannot be read as YAML"),
+        ("a: " + "[" * 5000, "it nests too deeply"),
+        ("a: &a [1]\nb: *a", "references"),
     ],
 )
 def test_broken_recipes(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bank_side: 0", "bank_side"),
+        ("model: {config: {heads: 0}}", r"heads: 0 is no whole number from 1"),
+        ("model: {config: {rounds: []}}", r"rounds"),
+        ("model: {config: {width: 0}}", r"width: 0 is no whole number from 1"),
+        ("model: {config: {decoder_widths: [0, 0, 0]}}", r"decoder_widths: 0 is no whole number from 1"),
+        ("model: {config: {width: 4096, descriptor_channels: 100000}}", r"no whole number from 1 to 4096"),
+    ],
+)
+def test_sizes_that_no_network_has_are_refused_before_it_is_built(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_start(load(tmp_path, MINIMAL + line), tmp_path)
     assert "\n" not in str(caught.value)
 
 

@@ -1,9 +1,10 @@
 """Mutations of Python source: one small wrong change each, as a programmer's slip would be.
 
 Only code inside functions is changed. Left alone: types, decorators, texts, what a `raise` says, module
-constants and the defaults of options (a test that repeats a tuned number proves nothing), and guards
-smaller than 1e-6. "<" does not become "<=": real numbers are hardly ever equal, and counts are changed by
-one where they stand.
+constants and the defaults of options (a test that repeats a tuned number proves nothing), guards against
+slips of our own (`assert`, `zip(..., strict=True)`), sorts that are asked to be stable (on a CPU torch's
+always are), the -1 of a reshape (any negative number means the same), and guards smaller than 1e-6. "<" does
+not become "<=": real numbers are hardly ever equal, and counts are changed by one where they stand.
 """
 
 from __future__ import annotations
@@ -134,8 +135,16 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         ):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.Raise | ast.JoinedStr | ast.Assert):
+            if isinstance(child, ast.AST) and not _is_left_alone(node, child):
                 yield child
+
+
+def _is_left_alone(node: ast.AST, child: ast.AST) -> bool:
+    if isinstance(child, ast.keyword):
+        return child.arg in ("strict", "stable")
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "reshape":
+        return ast.unparse(child) == "-1"
+    return isinstance(child, ast.Raise | ast.JoinedStr | ast.Assert)
 
 
 def _changes(node: Any) -> Iterator[ast.AST | str]:

@@ -14,6 +14,7 @@ from coam.geometry.epipolar import (
 from coam.geometry.planar_pose import Pose
 
 STEP = 1e-6  # radians, of the numerical derivative
+DAMPING = 1e-3  # of the first step, in mean curvatures; it adapts
 
 
 def refine_pose(pose: Pose, data: Correspondences, threshold: float, iterations: int = 10) -> Pose:
@@ -30,7 +31,7 @@ def refine_pose(pose: Pose, data: Correspondences, threshold: float, iterations:
     def cost(values: Array) -> float:
         return float((1 - (1 - np.minimum(values**2, 1.0)) ** 3).sum())
 
-    now, damping = residuals(pose), 1e-3
+    now, damping = residuals(pose), DAMPING
     for _ in range(iterations):
         weight = (1 - np.minimum(now**2, 1.0)) ** 2
         steps = np.eye(5) * STEP

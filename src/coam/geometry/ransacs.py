@@ -19,6 +19,7 @@ from coam.geometry.planar_pose import Pose
 # "plane": OpenCV, and for a pose also what a dominant plane allows; "auto": PoseLib, OpenCV without it
 Estimator = Literal["opencv", "poselib", "superansac", "plane", "auto"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
+POLISHING, POLISHING_SAMPLE = 10, 50  # rounds of USAC's local optimisation, and matches of each
 
 
 @dataclass(frozen=True)
@@ -241,8 +242,8 @@ def _usac(data: Correspondences, options: RansacOptions) -> Any:
     params.sampler = cv2.SAMPLING_UNIFORM if data.scores is None else cv2.SAMPLING_PROSAC
     params.score = cv2.SCORE_METHOD_MAGSAC
     params.loMethod = cv2.LOCAL_OPTIM_SIGMA
-    params.loIterations = 10
-    params.loSampleSize = 50
+    params.loIterations = POLISHING
+    params.loSampleSize = POLISHING_SAMPLE
     params.final_polisher = cv2.MAGSAC
-    params.final_polisher_iterations = 10
+    params.final_polisher_iterations = POLISHING
     return params

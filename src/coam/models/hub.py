@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from coam.errors import WeightsError
-from coam.store.documents import read_json
+from coam.store.documents import parse_json, read_json
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _AS_TEXT = ("format", "name", "architecture")
@@ -43,4 +43,4 @@ def metadata_in(folder: Path) -> dict[str, str]:
 def config_of(metadata: dict[str, str]) -> dict[str, object]:
     """The values of `config.json` from a weights file's metadata."""
     texts: dict[str, object] = {key: metadata[key] for key in _AS_TEXT if key in metadata}
-    return texts | {key: json.loads(metadata[key]) for key in _AS_JSON if key in metadata}
+    return texts | {key: parse_json(metadata[key]) for key in _AS_JSON if key in metadata}

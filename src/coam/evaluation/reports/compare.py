@@ -28,6 +28,8 @@ def compare_reports(benchmark: Benchmark, a: Report, b: Report, *, resamples: in
         )
     if not benchmark.metrics:
         raise DataError(f"reports of {benchmark.name} have no pairs to compare; read their tables")
+    if "pairs" not in a or "pairs" not in b:  # only a report that has them was checked for all the rest
+        raise DataError("one of the reports has lost its pairs; run coam eval again")
     if a["settings"] != b["settings"]:
         raise DataError(
             f"the reports were scored differently ({a['settings']} and {b['settings']}); score them alike"
