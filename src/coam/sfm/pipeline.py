@@ -187,10 +187,9 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
 
 def match_photos(work: Workspace, pairs: Sequence[Pair]) -> PairJournal:
     """Match the pairs that are not matched yet; gives the journal of all of them, to be closed."""
-    if work.match_all is not None:
-        journal = work.match_all(work.upright, pairs, work.files.matches)
-    else:
-        journal = match_pairs(work.matcher, work.upright, pairs, work.files.matches, work.show_progress)
+    journal = match_pairs(
+        work.matcher, work.upright, pairs, work.files.matches, work.show_progress, work.workers, work.load
+    )
     if journal.damaged:
         work.say(f"damaged in {work.files.matches}, matched again: {counted(journal.damaged, 'record')}")
     if work.turns:
@@ -207,7 +206,7 @@ def verify_matches(work: Workspace, matched: PairJournal) -> tuple[VerifiedMatch
     options, cameras = work.options, work.cameras.by_name
     target, strictness = work.files.verified, options.verify
     verified = verify_pairs(
-        matched, cameras, target, strictness, work.masks, options.workers, work.show_progress
+        matched, cameras, target, strictness, work.masks, work.workers, work.show_progress
     )
     verified, calibrated = calibrate(verified, cameras, options.focal)
     cycle_error = (
@@ -232,7 +231,7 @@ def build_tracks(work: Workspace, verified: VerifiedMatches) -> MatchGraph:
     if options.tracks == "refined":
         work.say("aligning matches in the photos")
         stamps = {pair: verified.matched.read(pair).stamp for pair in graph.pairs}
-        graph = align_graph(graph, work.photos.path, stamps, work.files.refined, options.align)
+        graph = align_graph(graph, work.photos.path, stamps, work.files.refined, options.align, work.workers)
     graph = place_keypoints(graph, None if options.tracks == "quantised" else options.merge)
     write_database(work.files.database, graph, verified.geometries, work.cameras)
     return graph
