@@ -295,11 +295,11 @@ def test_the_options_of_a_command():
         choose_workers(4, None, 1.0)
 
 
-@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_one_line():
     pytest.importorskip("ray")
-    with pytest.raises(CoamError, match=r"no Ray cluster at 127\.0\.0\.1:1; start one with"):
-        list(RayActors(1, "127.0.0.1:1").run(Task(doubling, [1], 1)))
+    for address in ("127.0.0.1:1", "127.0.0.1:99999", "nowhere.invalid:6379"):
+        with pytest.raises(CoamError, match=f"no Ray cluster at {address}; start one with"):
+            list(RayActors(1, address).run(Task(doubling, [1], 1)))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ has been sent, and chunks are cut so that it mostly needs those.
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
@@ -15,6 +16,8 @@ from typing import Any
 
 from coam.errors import CoamError, ConfigError, import_extra
 from coam.sfm.workers.pool import Bench, Outcome, Pool, Task, Work, WorkerDied
+
+ANSWERS_WITHIN = 10.0  # seconds: a head node that does not is not there; Ray itself would ask for minutes
 
 
 class _Actor:
@@ -137,8 +140,11 @@ def connect_to_ray(address: str, workers: int) -> None:
         if address == "local":
             ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
         else:
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if host and port.isdecimal():
+                socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
             ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise CoamError(
             f"no Ray cluster at {address}; start one with: ray start --head, or use --ray local"
         ) from error
