@@ -2,7 +2,7 @@
 
     python -m benchmarks.localization 100 300 1000 [--queries 40] [--workers 2] [--out FOLDER]
 
-The model is not mapped. It is written as it truly is, with the noise of a good one: the cameras of the landmark
+The model is not mapped but written as it truly is, with the noise of a good one: cameras of the landmark
 (`benchmarks.landmark`), and a point for every place of its walls that two photos or more find again. Matches
 and global descriptors come from the oracle, whose time is a column of its own: the network's is that of 15
 pairs and an encoding (`make bench`). A query is right within 1 % of the scene and 1 degree. Each size is
@@ -18,8 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +175,6 @@ class Timed(LandmarkMatcher):
 
 def all_queries(count: int, queries: int, out: Path) -> dict[str, Any]:
     """Locate all queries in this process; seconds of one, in the mean."""
-    from coam.geometry.alignment import pose_errors
     from coam.sfm.localization.localize import Localizer
     from coam.sfm.photos import read_photo
 
@@ -196,9 +193,7 @@ def all_queries(count: int, queries: int, out: Path) -> dict[str, Any]:
     seconds = (time.process_time() - began) / len(files)
     poses = {location.name: location.pose for location in found if location.pose is not None}
     truth = {name: scene.poses()[name] for name in poses}
-    position = [
-        np.linalg.norm(r.T @ t - truth[name][0].T @ truth[name][1]) for name, (r, t) in poses.items()
-    ]
+    position = [np.linalg.norm(r.T @ t - truth[name][0].T @ truth[name][1]) for name, (r, t) in poses.items()]
     from coam.geometry.pose import rotation_angle
 
     rotation = [rotation_angle(r @ truth[name][0].T) for name, (r, _) in poses.items()]

@@ -180,9 +180,9 @@ def _read_value(file: str, value: Any, sealed: bool, reader: Callable[[Path], ob
 
 def _settings(folder: Path) -> None:
     """What `coam localize` does with settings.json: a matcher that is as its model's was."""
-    from coam.cli.localize import load_as_made
+    from coam.cli.localize import loads_as_made
 
-    load_as_made(folder, None, "cpu", None)
+    loads_as_made(folder, None, "cpu", None)()
 
 
 def _summary(model: Path, folder: Path) -> str:
