@@ -15,6 +15,9 @@ import pytest
 
 from coam.errors import CoamError, ConfigError, DataError
 from coam.sfm.dense.dense_points import DenseOptions, add_dense_points
+from coam.sfm.interchange.hloc import read_features
+from coam.sfm.localization.absolute_pose import LocalizeOptions, locations_to_json
+from coam.sfm.localization.localize import localize
 from coam.sfm.matching.match_pairs import match_pairs
 from coam.sfm.pairs import exhaustive_pairs
 from coam.sfm.photos import read_photo_folder
@@ -55,7 +58,7 @@ class MortalMatcher(OracleMatcher):
     fuse: Path | None = None
 
     def match(self, image0, image1, keypoints0=None):
-        if self.fuse is not None and self.fuse.exists() and self.index(image1) == 3:
+        if self.fuse is not None and self.fuse.exists() and self.index(image1) in (3, 5):
             self.fuse.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().match(image0, image1, keypoints0)
@@ -180,8 +183,47 @@ def test_a_whole_reconstruction_on_two_workers(built, photos, two, tmp_path):
         assert (tmp_path / "sparse/0" / name).read_bytes() == (built[0] / "sparse/0" / name).read_bytes()
 
 
-def load_scene() -> OracleMatcher:
-    return OracleMatcher(Scene(count=7, size=(400, 304), focal=380.0), keep=0.4)
+def load_scene(fuse: Path | None = None) -> MortalMatcher:
+    matcher = MortalMatcher(Scene(count=7, size=(400, 304), focal=380.0), keep=0.4)
+    matcher.fuse = fuse
+    return matcher
+
+
+class Describing(MortalMatcher):
+    """Knows which views look alike: neighbours on the arc."""
+
+    def global_descriptor(self, image):
+        angle = 0.3 * self.index(image)
+        return np.array([np.cos(angle), np.sin(angle)])
+
+
+def load_describing(fuse: Path | None = None) -> Describing:
+    matcher = Describing(Scene(count=7, size=(400, 304), focal=380.0), keep=0.4)
+    matcher.fuse = fuse
+    return matcher
+
+
+@pytest.mark.parametrize("neighbours", [2, 15])
+def test_queries_located_with_a_killed_worker(built, queries, two, tmp_path, neighbours):
+    """By retrieval, and against all photos; one of the three queries is no picture."""
+    model = shutil.copytree(built[0], tmp_path / "model")
+    options, photos = LocalizeOptions(neighbours=neighbours), built[1]["photos_folder"]
+    given = {"photos": (built[0] / photos).resolve(), "options": options}
+    alone = localize(model, queries, load_describing(), hloc=tmp_path / "alone", **given)
+    fuse, matcher = tmp_path / "fuse", load_describing()
+    fuse.touch()
+    load = partial(load_describing, fuse)
+    with closing(two()) as workers:
+        spread = localize(model, queries, matcher, hloc=tmp_path / "two", workers=workers, load=load, **given)
+    assert not fuse.exists()
+    assert matcher.calls == []
+    assert [location.name for location in spread] == ["broken.jpg", "view02.png", "view05.png"]
+    assert locations_to_json(spread) == locations_to_json(alone)
+    assert [location.pose is None for location in spread] == [True, False, False]
+    assert {len(location.matched) for location in spread[1:]} == {min(neighbours, 5)}
+    features = [read_features(tmp_path / folder / "query-features.h5") for folder in ("alone", "two")]
+    for name in ("view02.png", "view05.png"):
+        np.testing.assert_array_equal(features[0][name], features[1][name])
 
 
 def test_the_options_ask_for_processes(photos, built, tmp_path):

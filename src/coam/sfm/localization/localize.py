@@ -48,9 +48,9 @@ class Localizer:
         """
         self.files = ModelFolder(model)
         self.matcher = without_rematching(matcher)
-        self.root = find_photos(self.files, photos)
         turned = (self.files.read_summary() or {}).get("turned", {})
         self.known = KnownPhotos(self.files, turned)
+        self.root = find_photos(self.files, photos)
         self.names = self.known.names
         missing = [name for name in self.names if not (self.root / name).is_file()]
         if missing:
