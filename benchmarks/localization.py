@@ -1,13 +1,17 @@
 """Seconds and memory of localization by the number of photos in the model: a made landmark, no network.
 
-    python -m benchmarks.localization 100 300 1000 [--queries 40] [--workers 2] [--out FOLDER]
+    python -m benchmarks.localization 100 300 1000 [--queries 40] [--out FOLDER]
+    python -m benchmarks.localization --network PHOTOS    # what the network takes for a query, beside that
 
 The model is not mapped but written as it truly is, with the noise of a good one: cameras of the landmark
 (`benchmarks.landmark`), and a point for every place of its walls that two photos or more find again. Matches
-and global descriptors come from the oracle, whose time is a column of its own: the network's is that of 15
-pairs and an encoding (`make bench`). A query is right within 1 % of the scene and 1 degree. Each size is
-localized in a process of its own, all queries at once, then one of them again in another: seconds of a
-command for a single photo, beside starting Python.
+and global descriptors come from the oracle, whose time is a column of its own. A query is right within 1 % of
+the scene and 1 degree. Each size is localized in a process of its own: `open` the model, `descriptors` of its
+photos (once for ever), and each `query`; `alone` is one query in a process that opens the model for it. All
+are seconds of processor time, which other work does not lengthen.
+
+With --network the first photo of a folder is a query and the next 15 are those that retrieval chose: one
+description, and 15 pairs of photos none of which the matcher has seen before.
 """
 
 from __future__ import annotations
@@ -39,7 +43,12 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=40)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--row", choices=["make", "all", "alone"], help="do one step here and print JSON")
+    parser.add_argument("--network", type=Path, metavar="PHOTOS", help="16 real photos or more")
     chosen = parser.parse_args()
+    if chosen.network:
+        print("| photos | describing | pairs | matching |\n|---|---|---|---|")
+        print("| " + " | ".join(map(str, network(chosen.network))) + " |")
+        return
     out = chosen.out or Path(tempfile.mkdtemp(prefix="coam-localization-"))
     if chosen.row:
         print(json.dumps(STEPS[chosen.row](chosen.photos[0], chosen.queries, out)))
@@ -217,6 +226,26 @@ def one_alone(count: int, queries: int, out: Path) -> dict[str, Any]:
     began = time.process_time()
     localize(out / f"model-{count}", file, LandmarkMatcher(Landmark(count + queries)))
     return {"alone": round(time.process_time() - began, 2)}
+
+
+def network(folder: Path) -> tuple[str, float, int, float]:
+    """Name of the folder, seconds of a description, pairs of a query, and their seconds."""
+    import torch
+
+    from coam.cli.sfm import load_for_sfm
+    from coam.images.folder import list_photos
+    from coam.sfm.localization.absolute_pose import LocalizeOptions
+
+    torch.set_num_threads(1)
+    query, *photos = list_photos(folder)[: LocalizeOptions.neighbours + 1]
+    matcher = load_for_sfm(None, "cpu", {})
+    matcher.global_descriptor(photos[0])  # the first one of a process takes longer
+    began = time.process_time()
+    matcher.global_descriptor(query)
+    described = time.process_time()
+    list(matcher.match_many((photo, query) for photo in photos))
+    matched = time.process_time() - described
+    return folder.name, round(described - began, 2), len(photos), round(matched, 1)
 
 
 STEPS = {"make": make, "all": all_queries, "alone": one_alone}

@@ -154,6 +154,8 @@ def stand_upright(work: Workspace) -> Workspace:
         work.photos,
         work.files.orientation,
         show_progress=work.show_progress,
+        workers=work.workers,
+        load=work.load,
     )
     if turns:
         named = [f"{name} ({90 * turn} degrees)" for name, turn in sorted(turns.items())]

@@ -19,6 +19,7 @@ from coam.sfm.interchange.hloc import read_features
 from coam.sfm.localization.absolute_pose import LocalizeOptions, locations_to_json
 from coam.sfm.localization.localize import localize
 from coam.sfm.matching.match_pairs import match_pairs
+from coam.sfm.matching.orientation import find_turns
 from coam.sfm.pairs import exhaustive_pairs
 from coam.sfm.photos import read_photo_folder
 from coam.sfm.pipeline import run_sfm
@@ -187,6 +188,43 @@ def load_scene(fuse: Path | None = None) -> MortalMatcher:
     matcher = MortalMatcher(Scene(count=7, size=(400, 304), focal=380.0), keep=0.4)
     matcher.fuse = fuse
     return matcher
+
+
+class Lying(MortalMatcher):
+    """Knows that photo 3 of the scene lies on its side."""
+
+    def turn_scout(self):
+        return self
+
+    def descriptors(self, photo):
+        if self.fuse is not None and self.fuse.exists():
+            self.fuse.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.random.default_rng(self.index(photo)).normal(size=(4, 8)).astype(np.float32)
+
+    def evidence(self, photo0, photo1):
+        found = np.ones(4, np.float32)
+        found[((self.index(photo0) == 3) - (self.index(photo1) == 3)) % 4] = 30.0 + self.index(photo1)
+        return found
+
+
+def load_lying(fuse: Path | None = None) -> Lying:
+    matcher = Lying(Scene(count=7, size=(160, 120), focal=150.0))
+    matcher.fuse = fuse
+    return matcher
+
+
+def test_which_way_up_with_a_killed_worker(small, two, tmp_path):
+    alone = find_turns(load_lying(), load_lying(), small, tmp_path / "alone")
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    with closing(two()) as workers:
+        scout, load = object(), partial(load_lying, fuse)  # the scout that is here is not asked
+        turns = find_turns(scout, load_lying(), small, tmp_path / "two", workers=workers, load=load)
+    assert not fuse.exists()
+    assert turns == alone == {"view03.png": 3}
+    for name in ("turned_descriptors.h5", "turns.h5"):
+        assert_same(PairJournal(tmp_path / "alone" / name), PairJournal(tmp_path / "two" / name))
 
 
 class Describing(MortalMatcher):
