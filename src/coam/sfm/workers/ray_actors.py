@@ -136,18 +136,24 @@ def connect_to_ray(address: str, workers: int) -> None:
     """Connect to a cluster, or start one on this machine for `address` "local"."""
     import ray
 
+    if address == "local":
+        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        return
+    start_one = "start one with: ray start --head, or use --ray local"
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    there = bool(host) and port.isdecimal()
     try:
-        if address == "local":
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        else:
-            host, _, port = address.removeprefix("ray://").rpartition(":")
-            if host and port.isdecimal():
-                socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
-            ray.init(address=address, log_to_driver=False)
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        raise CoamError(
-            f"no Ray cluster at {address}; start one with: ray start --head, or use --ray local"
-        ) from error
+        if there:
+            socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+    except (OSError, OverflowError) as error:
+        raise CoamError(f"no Ray cluster at {address}; {start_one}") from error
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (
+            "lets nobody in without its token; set RAY_AUTH_TOKEN" if there else f"is not there; {start_one}"
+        )
+        raise CoamError(f"the Ray cluster at {address} {reason}") from error
 
 
 def require_gpus(there: float, workers: int, each: float) -> None:
