@@ -9,20 +9,56 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coam.errors import CoamError, ConfigError, import_extra
+from coam.errors import CoamError, ConfigError, DataError, import_extra
 from coam.sfm.workers.pool import Bench, Outcome, Pool, Task, Work, WorkerDied
 
 ANSWERS_WITHIN = 10.0  # seconds: a head node that does not is not there; Ray itself would ask for minutes
+ASKED_EVERY = 5.0  # seconds
+GONE_AFTER = (
+    25.0  # seconds without an answer; after a minute Ray would end this process, with what is not kept
+)
+
+
+class _Head:
+    """The head node of the cluster, which is asked now and then whether it is still there."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.gone = False
+        self._asked = self._heard = time.monotonic()
+
+    def check(self) -> None:
+        """One line where it is gone, in time for results to be kept."""
+        if time.monotonic() - self._asked < ASKED_EVERY:
+            return
+        self._asked = time.monotonic()
+        try:
+            knock(self.address)
+            self._heard = self._asked
+        except OSError as error:
+            if self._asked - self._heard >= GONE_AFTER:
+                self.gone = True
+                raise DataError(
+                    "the head node of the Ray cluster is gone; run the same line again to go on, there or "
+                    "without Ray"
+                ) from error
+
+
+def knock(address: str) -> None:
+    """An `OSError` where nobody answers at "HOST:PORT"."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
 
 
 class _Actor:
-    def __init__(self, handle: Any, sent: dict[str, Any]) -> None:
-        self._handle, self._sent = handle, sent
+    def __init__(self, handle: Any, sent: dict[str, Any], head: _Head) -> None:
+        self._handle, self._sent, self._head = handle, sent, head
         self.answer: Any = None
 
     def give(self, jobs: list[Any], files: Mapping[str, Path]) -> None:
@@ -48,7 +84,8 @@ class _Actor:
     def stop(self) -> None:
         import ray
 
-        ray.kill(self._handle)
+        if not self._head.gone:  # else that would wait for it
+            ray.kill(self._handle)
 
 
 class RayActors(Pool[_Actor]):
@@ -62,6 +99,7 @@ class RayActors(Pool[_Actor]):
         super().__init__(count)
         self.address, self.gpus = address, gpus
         self._opened = False
+        self._head = _Head("")
         self._sent: dict[str, Any] = {}  # of the task at hand: name of a file -> reference to its bytes
         import_extra("ray", "ray")
 
@@ -82,10 +120,11 @@ class RayActors(Pool[_Actor]):
             self._opened = True
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         require_gpus(resources.get("GPU", 0.0), self.count, self.gpus)
+        self._head = _Head(ray.get_runtime_context().gcs_address)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        if self._opened:
+        if self._opened and not self._head.gone:
             import ray
 
             ray.shutdown()
@@ -94,15 +133,18 @@ class RayActors(Pool[_Actor]):
     def hire(self, task: Task) -> _Actor:
         """A new actor."""
         gpus = self.gpus if task.network else 0.0
-        return _Actor(_actor_class().options(num_gpus=gpus).remote(task.start), self._sent)
+        return _Actor(_actor_class().options(num_gpus=gpus).remote(task.start), self._sent, self._head)
 
     def first_done(self, busy: Collection[_Actor]) -> _Actor:
         """The first of them that has done its chunk or is dead."""
         import ray
 
         by_answer = {worker.answer: worker for worker in busy}
-        (answer,), _ = ray.wait(list(by_answer), num_returns=1)
-        return by_answer[answer]
+        while True:
+            self._head.check()
+            done, _ = ray.wait(list(by_answer), num_returns=1, timeout=ASKED_EVERY)
+            if done:
+                return by_answer[done[0]]
 
 
 @cache
@@ -144,7 +186,7 @@ def connect_to_ray(address: str, workers: int) -> None:
     there = bool(host) and port.isdecimal()
     try:
         if there:
-            socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+            knock(f"{host}:{port}")
     except (OSError, OverflowError) as error:
         raise CoamError(f"no Ray cluster at {address}; {start_one}") from error
     try:
