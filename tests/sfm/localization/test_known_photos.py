@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from coam.sfm.colmap_binaries import image_places, point_positions, stored_camer
 from coam.sfm.colmap_model import registered_images
 from coam.sfm.localization.known_photos import KnownPhotos
 from coam.sfm.model_folder import ModelFolder
+from coam.sfm.tracks.match_graph import load_keypoints, save_keypoints
 from coam.sfm.workspace import load_model
 
 
@@ -38,6 +40,19 @@ def test_points_of_keypoints_are_those_of_pycolmap(built, known):
         np.testing.assert_array_equal(photo.positions, keypoints.positions[own])
         assert photo.grid == keypoints.grids[photo.number]
         assert photo.turn == (1 if name == "view03.png" else 0)
+
+
+def test_keypoints_of_another_model_are_refused(built, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(built[0] / "sparse", folder / "sparse")
+    own = load_keypoints(built[0] / "keypoints.h5")
+    shorter = {name: getattr(own, name)[:-1] for name in ("ids", "positions", "tracks")}
+    fewer = replace(own, start=np.minimum(own.start, len(own.ids) - 1), **shorter)
+    save_keypoints(fewer, folder / "keypoints.h5")
+    known = KnownPhotos(ModelFolder(folder), {})
+    assert len(known["view00.png"].ids) == len(known["view00.png"].world)
+    with pytest.raises(DataError, match=r"keypoints\.h5: is of another model than .*images\.bin; make both"):
+        known["view06.png"]
 
 
 def test_cameras_most_used_first(built, known):

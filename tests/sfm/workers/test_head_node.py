@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -72,11 +71,9 @@ def test_nothing_that_was_done_is_lost(tmp_path):
     photos = Scene(count=12, size=(160, 120), focal=150.0).write_photos(tmp_path / "photos")
     place = os.pathsep.join([str(TESTS), str(REPOSITORY), str(REPOSITORY / "src")])
     line = [sys.executable, "-c", RUN, str(photos), str(tmp_path / "m.h5")]
-    begun = time.monotonic()
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": place}, capture_output=True, text=True)
     assert "the head node of the Ray cluster is gone; run the same line again" in done.stdout
     assert "The program will terminate" not in done.stderr  # Ray's own end, without a word to us
-    assert time.monotonic() - begun < 300
     folder = read_photo_folder(photos)
     pairs, again = exhaustive_pairs(folder.names), load_slow(0.0)
     kept = len(PairJournal(tmp_path / "m.h5"))

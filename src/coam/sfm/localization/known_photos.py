@@ -21,6 +21,7 @@ from coam.sfm.tracks.match_graph import StoredKeypoints
 from coam.types import Grid
 
 Floats = npt.NDArray[np.float64]
+NO_POINT = np.uint64(2**64 - 2)  # an id that neither a point has nor a keypoint without one (2^64 - 1)
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,34 @@ class KnownPhotos:
             self._places = {image.name: image for image in image_places(model / "images.bin")}
             self._point_ids, self._positions = point_positions(model / "points3D.bin")
             cameras = stored_cameras(model / "cameras.bin")
-        except (OSError, ValueError) as error:
+            used = Counter(image.camera for image in self._places.values())
+            self.cameras = [_spec(*cameras[number]) for number, _ in used.most_common()]
+        except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{model}: holds no COLMAP model ({error}); make it again with coam sfm"
             ) from error
+        self._ids_and_none = np.append(self._point_ids, NO_POINT)
         self.names = sorted(self._places)
-        used = Counter(image.camera for image in self._places.values())
-        self.cameras = [_spec(*cameras[number]) for number, _ in used.most_common()]
 
     def __getitem__(self, name: str) -> KnownPhoto:
         """A photo of the model."""
-        place, number = self._places[name], self._number[name]
+        place, number = self._places[name], self._number.get(name)
+        other = DataError(
+            f"{self._keypoints.path}: is of another model than {self._images.name}; make both again: coam sfm"
+        )
+        if number is None:
+            raise other
+        ids, positions = self._keypoints.of(number)
+        if len(ids) != place.count:
+            raise other
         self._images.seek(place.begin)
-        ids = point_ids(self._images.read(24 * place.count))
-        row = np.minimum(np.searchsorted(self._point_ids, ids), max(len(self._point_ids) - 1, 0))
+        points = point_ids(self._images.read(24 * place.count))
+        row = np.searchsorted(self._point_ids, points)
+        has = self._ids_and_none[row] == points
         world = np.full((place.count, 3), np.nan)
-        has = self._point_ids[row] == ids if len(self._point_ids) else np.zeros(place.count, np.bool_)
         world[has] = self._positions[row[has]]
         grid, turn = self._keypoints.grids[number], self.turns.get(name, 0)
-        return KnownPhoto(name, number, turn, grid, *self._keypoints.of(number), world)
+        return KnownPhoto(name, number, turn, grid, ids, positions, world)
 
 
 def _spec(model: str, width: int, height: int, parameters: list[float]) -> str:
