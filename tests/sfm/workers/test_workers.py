@@ -365,6 +365,22 @@ def test_more_gpus_than_the_cluster_has_is_one_line():
         require_gpus(1.0, 4, 0.5)
 
 
+def test_the_cluster_forgets_photos_that_nobody_reads_any_more():
+    pytest.importorskip("ray")
+    workers = RayActors(2, "local")
+    pairs = [("a", "b"), ("a", "c"), ("c", "d"), ("a", "d")]
+    task = Task(doubling, pairs, 2, reads=lambda pair: pair)
+    assert list(workers.run(Task(doubling, (), 1))) == []  # connects to nothing
+    workers._unread.update(name for pair in pairs for name in pair)
+    workers._sent.update(dict.fromkeys("abcd"))
+    workers.finished(task, pairs[:2])
+    assert set(workers._sent) == {"a", "c", "d"}
+    workers.finished(task, pairs[2:3])
+    assert set(workers._sent) == {"a", "d"}
+    workers.finished(task, pairs[3:])
+    assert workers._sent == {}
+
+
 def test_the_options_of_a_command():
     pytest.importorskip("ray")
     chosen = choose_workers(4, "local", 0.25)

@@ -138,6 +138,9 @@ class Pool(ABC, Generic[W]):
     def first_done(self, busy: Collection[W]) -> W:
         """Wait until one of them has done its chunk, or is dead; gives it."""
 
+    def finished(self, task: Task, chunk: Sequence[Any]) -> None:
+        """A chunk is done: what was kept for its items alone is not needed any more."""
+
     def close(self) -> None:
         """Give back what was opened for more than one task."""
 
@@ -173,7 +176,7 @@ class Pool(ABC, Generic[W]):
                     give(self.hire(task))
                     continue
                 losses = 0
-                del busy[worker]
+                self.finished(task, busy.pop(worker))
                 if outcome.error is not None:
                     worker.stop()
                     raise outcome.error

@@ -2,7 +2,8 @@
 
 Objects hold the files' bytes, not what a network makes of them: 0.3 MB travel faster than a feature pyramid
 of tens of MB, and a GPU encodes a photo again in less time than the difference. A worker keeps the files it
-has been sent, and chunks are cut so that it mostly needs those.
+has been sent, and chunks are cut so that it mostly needs those. The cluster keeps them as long as there are
+chunks that read them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,12 +103,14 @@ class RayActors(Pool[_Actor]):
         self._opened = False
         self._head = _Head("")
         self._sent: dict[str, Any] = {}  # of the task at hand: name of a file -> reference to its bytes
+        self._unread: Counter[str] = Counter()  # in how many items not done yet a file is read
         import_extra("ray", "ray")
 
     def run(self, task: Task) -> Iterator[Any]:
         """The results of a task, chunk by chunk as they are done."""
         if task.items:
             self._connect()
+        self._unread = Counter(name for item in task.items for name in set(task.reads(item)))
         try:
             yield from super().run(task)
         finally:
@@ -121,6 +125,13 @@ class RayActors(Pool[_Actor]):
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         require_gpus(resources.get("GPU", 0.0), self.count, self.gpus)
         self._head = _Head(ray.get_runtime_context().gcs_address)
+
+    def finished(self, task: Task, chunk: Sequence[Any]) -> None:
+        """Files that no other item reads leave the cluster's memory."""
+        self._unread.subtract(name for item in chunk for name in set(task.reads(item)))
+        for name in {name for item in chunk for name in task.reads(item)}:
+            if not self._unread[name]:
+                self._sent.pop(name, None)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
