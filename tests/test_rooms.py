@@ -149,6 +149,10 @@ ONE_PLACE = {
     r"extract_features\(": {"sfm/sift.py"},
     r"(import|from) safetensors": {"store/tensor_files.py"},
     r"torch\.optim\b.*\(": "training",
+    r"ProcessPoolExecutor|get_context|import ray\b": {
+        "sfm/workers/processes.py",
+        "sfm/workers/ray_actors.py",
+    },
 }
 
 

@@ -179,11 +179,11 @@ _weights, _network = cache(load_model), cache(open_network)  # once in a process
 
 def _settings(folder: Path) -> None:
     """What `coam localize` does with settings.json: a matcher that is as its model's was."""
-    from coam.cli.localize import load_as_made
+    from coam.cli.localize import loads_as_made
 
     matcher = coam.matcher.matcher
     with patch.object(matcher, "load_model", _weights), patch.object(matcher, "open_network", _network):
-        load_as_made(folder, None, "cpu", None)
+        loads_as_made(folder, None, "cpu", None)()
 
 
 def _summary(model: Path, folder: Path) -> str:

@@ -101,7 +101,7 @@ def test_the_hint_fits_what_was_seen():
 def test_what_cannot_be_located_or_written_is_named_before_any_work(
     run, built, queries, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("coam.cli.localize.load_as_made", lambda *_: pytest.fail("the matcher was loaded"))
+    monkeypatch.setattr("coam.cli.localize.loads_as_made", lambda *_: pytest.fail("the matcher was loaded"))
     result = run("localize", built[0], queries / "nothere.jpg")
     assert result.exit_code == 2
     assert "nothere.jpg: no such file or folder; give a photo or a folder of photos" in last_line(result)
@@ -275,14 +275,14 @@ def test_matches_of_another_matcher_are_not_thrown_away(run, scene, photos, tmp_
 
 
 def test_localize_takes_the_settings_of_the_model(built, tmp_path, monkeypatch, matcher):
-    from coam.cli.localize import load_as_made
+    from coam.cli.localize import loads_as_made
 
     asked = []
     monkeypatch.setattr("coam.cli.sfm.load_for_sfm", lambda *given: asked.append(given) or matcher)
     made = {"model": "cdunet-lite1", "weights": "0123456789abcdef", "settings": {"resolution": 640}}
     (tmp_path / "settings.json").write_text(json.dumps({"matcher": made}))
-    load_as_made(tmp_path, None, "cpu", None)
-    load_as_made(tmp_path, "mine.safetensors", "cpu", 99)
+    loads_as_made(tmp_path, None, "cpu", None)()
+    loads_as_made(tmp_path, "mine.safetensors", "cpu", 99)()
     assert asked == [
         ("cdunet-lite1", "cpu", {"resolution": 640}),
         ("mine.safetensors", "cpu", {"resolution": 640, "max_matches": 99}),

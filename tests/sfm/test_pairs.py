@@ -66,7 +66,7 @@ def test_choice_follows_the_number_of_photos(tmp_path):
     with pytest.raises(ConfigError, match="give pairs with --pairs"):
         choose_pairs(photos)
     vectors = {tmp_path / name: np.random.default_rng(i).normal(size=8) for i, name in enumerate(names)}
-    many, how = choose_pairs(photos, vectors.__getitem__, count=4)
+    many, how = choose_pairs(photos, lambda named: np.stack([vectors[p] for p in named.values()]), count=4)
     assert 100 <= len(many) <= 200
     assert how == "4 most similar photos each"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,11 @@ def localize(
         Path | None,
         typer.Option(help="Also write the matches as hloc's .h5 files, pairs and query list here."),
     ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that locate queries.")] = 1,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="With --ray: GPUs of each worker, 0.25 for four on one; 0: CPUs.")
+    ] = 0.0,
     allow_untrained: AllowUntrained = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -59,6 +65,8 @@ def localize(
     from coam.sfm.localization import localize as locating
     from coam.sfm.localization.absolute_pose import LocalizeOptions, locations_to_json
     from coam.sfm.model_folder import ModelFolder
+    from coam.sfm.settings import warning_about_weights
+    from coam.sfm.workers.choose import choose_workers
     from coam.store.atomic import check_folder
 
     require_pycolmap()
@@ -71,8 +79,15 @@ def localize(
     given = read_intrinsics_list(cameras) if cameras is not None else None
     options = LocalizeOptions(neighbours=neighbours)
     require_trained(model, allow_untrained)
-    matcher = load_as_made(model_folder, model, device, max_matches)
-    locations = locating.localize(model_folder, queries, matcher, given, photos, options, hloc)
+    load = loads_as_made(model_folder, model, device, max_matches)
+    with closing(choose_workers(workers, ray, gpus_per_worker)) as crew:
+        matcher = load()
+        warning = warning_about_weights(model_folder, matcher)
+        if warning:
+            say(f"warning: {warning}", err=True)
+        locations = locating.localize(
+            model_folder, queries, matcher, given, photos, options, hloc, crew, load, not as_json
+        )
     write_locations(locations, outputs)
     located = sum(location.pose is not None for location in locations)
     if as_json:
@@ -88,20 +103,16 @@ def localize(
         raise typer.Exit(1)  # scripts should notice; 2 is for mistakes of the user
 
 
-def load_as_made(folder: Path, model: str | None, device: str, max_matches: int | None) -> Any:
-    """The matcher with the settings that a model was made with: its grid positions are the model's."""
+def loads_as_made(folder: Path, model: str | None, device: str, max_matches: int | None) -> Callable[[], Any]:
+    """Makes the matcher with the settings that a model was made with: its grid positions are the model's."""
     from coam.cli import sfm
     from coam.models.registry import MODELS
-    from coam.sfm.settings import read_settings, warning_about_weights
+    from coam.sfm.settings import read_settings
 
     made = read_settings(folder).get("matcher", {})
     settings = dict(made.get("settings", {})) | ({} if max_matches is None else {"max_matches": max_matches})
     known = made.get("model") if made.get("model") in MODELS else None
-    matcher = sfm.load_for_sfm(model or known, device, settings)
-    warning = warning_about_weights(folder, matcher)
-    if warning:
-        say(f"warning: {warning}", err=True)
-    return matcher
+    return partial(sfm.load_for_sfm, model or known, device, settings)
 
 
 def write_locations(locations: Sequence[Location], outputs: Sequence[Path]) -> None:

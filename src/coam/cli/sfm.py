@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from coam.cli.options import AllowUntrained, Device, Intrinsics, MatcherModel, check_choice, require_trained
 from coam.cli.printing import say
-
-if TYPE_CHECKING:
-    from coam.sfm.workspace import MatchAll
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +65,7 @@ def sfm(
         str, typer.Option(help="auto, all (one camera took every photo) or none.")
     ] = "auto",
     masks: Annotated[Path | None, typer.Option(help="A folder of NAME.png; black is not used.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes for matching and verification.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that match, verify and align.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
     gpus_per_worker: Annotated[
         float, typer.Option(min=0, help="With --ray: GPUs of each worker, 0.25 for four on one; 0: CPUs.")
@@ -114,6 +112,7 @@ def sfm(
     from coam.sfm.model_folder import ModelFolder
     from coam.sfm.pairs import Pairing
     from coam.sfm.pipeline import Stage, reconstruct
+    from coam.sfm.workers.choose import choose_workers
     from coam.sfm.workspace import Orientation, SfmOptions, Tracks, check_options, open_workspace
     from coam.store.atomic import check_folder
 
@@ -156,20 +155,24 @@ def sfm(
     require_trained(model, allow_untrained)
     settings = {"max_matches": max_matches} | ({} if resolution is None else {"resolution": resolution})
     load = partial(load_for_sfm, model, device, settings)
-    match_all = spread(load, workers, ray, gpus_per_worker, not as_json)
+    crew = choose_workers(workers, ray, gpus_per_worker)
 
     def tell(line: str) -> None:
         if not as_json:
             say(line)
 
     try:
-        work = open_workspace(
-            photos, output, load(), options, tell, not as_json, overwrite, reference, match_all
-        )
-        stage = cast("Stage", until)
-        summary = triangulate_known_poses(work) if reference is not None else reconstruct(work, stage)
-        if dense and summary:
-            summary = add_dense_points(output, photos, work.matcher, dense_by, None, tell, not as_json)  # type: ignore[arg-type]
+        with closing(crew):
+            work = open_workspace(
+                photos, output, load(), options, tell, not as_json, overwrite, reference, crew, load
+            )
+            stage = cast("Stage", until)
+            summary = triangulate_known_poses(work) if reference is not None else reconstruct(work, stage)
+            if dense and summary:
+                by = cast("DenseMethod", dense_by)
+                summary = add_dense_points(
+                    output, photos, work.matcher, by, None, tell, not as_json, crew, load
+                )
     except KeyboardInterrupt as error:
         from coam.cli import INTERRUPTED, fail
 
@@ -210,27 +213,3 @@ def report(summary: Mapping[str, Any], output: Path, as_json: bool) -> None:
         + (f", {summary['dense_points']} dense points" if isinstance(summary["dense_points"], int) else "")
     )
     say(f"wrote {output} (open {output / 'model.html'} in a browser)")
-
-
-def spread(
-    load: Any, workers: int, ray: str | None, gpus_per_worker: float, show_progress: bool
-) -> MatchAll | None:
-    """How matching is spread; None: in this process."""
-    if ray is None and gpus_per_worker:
-        from coam.errors import ConfigError
-
-        raise ConfigError("--gpus-per-worker is for --ray; processes of one machine take turns on its GPUs")
-    if ray is None and workers == 1:
-        return None
-    from coam.sfm.matching.workers import match_on_processes, match_on_ray
-
-    if ray is not None:
-        return partial(
-            match_on_ray,
-            load=load,
-            address=ray,
-            workers=workers,
-            gpus_per_worker=gpus_per_worker,
-            show_progress=show_progress,
-        )
-    return partial(match_on_processes, load=load, workers=workers, show_progress=show_progress)

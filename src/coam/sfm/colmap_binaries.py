@@ -1,4 +1,4 @@
-"""The size of COLMAP's binary files against what they say they hold.
+"""COLMAP's binary files: their size against what they say they hold, and parts of them without the rest.
 
 COLMAP believes the counts that it reads: of a damaged file it reads on past the end, for hours or into all
 memory.
@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 @cache
@@ -38,11 +43,13 @@ class _Content:
         self.skip(size)
         return int(struct.unpack_from(form, self.content, before)[0])
 
-    def skip_text(self) -> None:
+    def read_text(self) -> str:
         end = self.content.find(b"\0", self.place)
         if end < 0:
             raise ValueError("a name does not end")
+        text = self.content[self.place : end].decode(errors="surrogateescape")
         self.place = end + 1
+        return text
 
 
 def _camera(content: _Content) -> None:
@@ -55,7 +62,7 @@ def _camera(content: _Content) -> None:
 
 def _image(content: _Content) -> None:
     content.skip(4 + 7 * 8 + 4)  # id, pose, camera
-    content.skip_text()
+    content.read_text()
     content.skip(24 * content.read("<Q"))  # points: x, y, id
 
 
@@ -101,3 +108,68 @@ def check_binaries(folder: Path) -> None:
                 raise ValueError("it goes on after its end")
         except ValueError as error:
             raise ValueError(f"{name} is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """Where images.bin holds the points of one image."""
+
+    name: str
+    camera: int  # id
+    begin: int  # byte of its first point
+    count: int
+
+
+def image_places(path: Path) -> list[StoredImage]:
+    """The images of images.bin, without their points; a `ValueError` where it is damaged."""
+    content = _Content(path.read_bytes())
+    found = []
+    for _ in range(content.read("<Q")):
+        content.skip(4 + 7 * 8)  # id, pose
+        camera, name = content.read("<I"), content.read_text()
+        count = content.read("<Q")
+        found.append(StoredImage(name, camera, content.place, count))
+        content.skip(24 * count)
+    return found
+
+
+def point_ids(content: bytes) -> npt.NDArray[np.uint64]:
+    """Ids (n,) of the 3D points of an image's points, as images.bin has them: x, y, id; the largest: none."""
+    return np.frombuffer(content, [("place", "<f8", 2), ("id", "<u8")])["id"]
+
+
+def point_positions(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
+    """Ids (n,), ascending, and positions (n, 3) of points3D.bin; a `ValueError` where it is damaged."""
+    content = path.read_bytes()
+    count, place = _Content(content).read("<Q"), 8
+    places = np.zeros(min(count, len(content) // 51), np.int64)
+    length = struct.Struct("<Q").unpack_from
+    try:
+        for index in range(count):
+            places[index] = place
+            place += 51 + 8 * length(content, place + 43)[0]  # id, position, colour, error; track
+    except (IndexError, struct.error) as error:
+        raise ValueError("it ends too early") from error
+    if place != len(content):
+        raise ValueError("it ends too early or goes on after its end")
+    head = np.frombuffer(content, np.uint8)[places[:, None] + np.arange(32)]
+    records: npt.NDArray[Any] = head.view([("id", "<u8"), ("position", "<f8", 3)])[:, 0]
+    order = np.argsort(records["id"])
+    return records["id"][order], records["position"][order]
+
+
+def stored_cameras(path: Path) -> dict[int, tuple[str, int, int, list[float]]]:
+    """Cameras of cameras.bin by id: model, width, height, parameters; a `ValueError` where it is damaged."""
+    import pycolmap
+
+    names = {int(number): name for name, number in pycolmap.CameraModelId.__members__.items()}
+    content = _Content(path.read_bytes())
+    found = {}
+    for _ in range(content.read("<Q")):
+        begin = content.place
+        _camera(content)
+        number, model, width, height = struct.unpack_from("<IiQQ", content.content, begin)
+        count = _parameter_counts()[model]
+        parameters = struct.unpack_from(f"<{count}d", content.content, begin + 24)
+        found[number] = names[model], width, height, list(parameters)
+    return found

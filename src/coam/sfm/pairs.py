@@ -18,12 +18,11 @@ from coam.errors import ConfigError, DataError
 from coam.geometry.alignment import Pose, camera_centres
 from coam.sfm.cameras import shoots
 from coam.sfm.colmap_model import covisibility, model_poses
+from coam.sfm.descriptors import Descriptors, unit_rows
 from coam.store.atomic import write_text
 from coam.store.documents import read_text
 from coam.store.journal import Pair
 
-Descriptors = npt.NDArray[np.float32]
-GlobalDescriptor = Callable[[Any], npt.NDArray[Any]]  # photo file -> vector (D,)
 Pairing = Literal["auto", "exhaustive", "sequential", "retrieval", "model", "poses"]
 EXHAUSTIVE_UP_TO = 40  # photos: 780 pairs
 
@@ -58,17 +57,6 @@ def sequential_pairs(names: Sequence[str], window: int = 5, jumps: bool = True) 
     )
 
 
-def global_descriptors(paths: Iterable[Path], describe: GlobalDescriptor) -> Descriptors:
-    """Unit vectors (n, D) of photo files."""
-    return unit_rows(np.stack([np.asarray(describe(path), np.float32).ravel() for path in paths]))
-
-
-def unit_rows(vectors: npt.NDArray[Any]) -> Descriptors:
-    """Rows (n, D) scaled to length 1; a zero row stays zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
-
-
 def nearest(queries: Descriptors, base: Descriptors, count: int, block: int = 4096) -> npt.NDArray[np.int64]:
     """For each query (q, D) the `count` most similar rows of `base` (b, D) by cosine, best first: (q, count).
 
@@ -100,14 +88,15 @@ def retrieval_pairs(names: Sequence[str], descriptors: Descriptors, count: int =
 
 def choose_pairs(
     photos: Mapping[str, Path],
-    describe: GlobalDescriptor | None = None,
+    describe: Callable[[Mapping[str, Path]], Descriptors] | None = None,
     pairing: Pairing = "auto",
     count: int = 20,
     reference: Any = None,
 ) -> tuple[list[Pair], str]:
     """The pairs of photos (name -> file), and one line that says how they were chosen.
 
-    count: others for each photo, where not all are taken. reference: a pycolmap reconstruction that has them.
+    describe: the global descriptors (n, D) of photos, for retrieval. count: others for each photo, where not
+    all are taken. reference: a pycolmap reconstruction that has them.
     """
     names = list(photos)
     if pairing == "exhaustive":
@@ -123,7 +112,7 @@ def choose_pairs(
             f"{len(names)} photos are too many to match exhaustively and this matcher has no global "
             "descriptor; give pairs with --pairs, or use --pairing sequential or exhaustive"
         )
-    proposed = retrieval_pairs(names, global_descriptors(photos.values(), describe), count)
+    proposed = retrieval_pairs(names, describe(photos), count)
     how = f"{count} most similar photos each"
     in_sequence = [pair for shoot in shoots(names) for pair in sequential_pairs(shoot)]
     if not in_sequence:

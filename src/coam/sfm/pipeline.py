@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from coam.errors import DataError
 from coam.sfm.colmap_model import model_figures, model_poses, read_model
+from coam.sfm.descriptors import Described, Descriptors, describe_all
 from coam.sfm.interchange.colmap import write_database
 from coam.sfm.mapping.loop_closure import finish_model, remove_misplaced
 from coam.sfm.mapping.mapper import MapperInput, run_mapper
@@ -34,7 +35,7 @@ from coam.sfm.mapping.model_files import write_model_page, write_models
 from coam.sfm.mapping.world_scale import from_distances, from_gps, read_distances
 from coam.sfm.matching.match_pairs import match_pairs
 from coam.sfm.matching.orientation import TurnedBack, find_turns
-from coam.sfm.matching.stamps import recorded_text, recorded_values, text_digest
+from coam.sfm.matching.stamps import descriptor_key, recorded_text, recorded_values, text_digest
 from coam.sfm.pairs import choose_pairs, read_pairs, write_pairs
 from coam.sfm.settings import claim_folder, write_settings
 from coam.sfm.tracks.align_graph import align_graph
@@ -153,6 +154,8 @@ def stand_upright(work: Workspace) -> Workspace:
         work.photos,
         work.files.orientation,
         show_progress=work.show_progress,
+        workers=work.workers,
+        load=work.load,
     )
     if turns:
         named = [f"{name} ({90 * turn} degrees)" for name, turn in sorted(turns.items())]
@@ -166,20 +169,29 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
     From here on matches of this matcher come into the folder: everything must have been checked before.
     """
     options, names = work.options, work.photos.names
+    described: list[Described] = []
+
+    def describe(photos: Mapping[str, Path]) -> Descriptors:
+        key = descriptor_key(work.matcher)
+        described.append(describe_all(photos, work.matcher, key, work.workers, work.load))
+        return described[-1].vectors
+
     if given:
         pairs, how = list(given), "given"
     elif options.pairs_file is not None:
         pairs, how = read_pairs(options.pairs_file, names), f"from {options.pairs_file}"
     else:
-        describe = getattr(work.matcher, "global_descriptor", None)
         paths = {photo.name: photo.path for photo in work.upright.photos}
-        pairs, how = choose_pairs(paths, describe, options.pairing, options.neighbours, work.reference)
+        able = describe if hasattr(work.matcher, "global_descriptor") else None
+        pairs, how = choose_pairs(paths, able, options.pairing, options.neighbours, work.reference)
     known = set(names)
     pairs = [pair for pair in pairs if known.issuperset(pair)]
     if not pairs and work.reference is not None:
         raise DataError(f"the reference gives no pairs of its photos ({how}); give them with --pairs")
     claim_folder(work.files, work.matcher, options, work.say)
     write_pairs(pairs, work.files.pairs)
+    for found in described:
+        found.save(work.files.descriptors)  # for localization
     posed = "" if work.reference is None else " with known poses"
     work.say(f"{len(names)} photos{posed}, {counted(len(pairs), 'pair')} ({how})")
     return pairs
@@ -187,10 +199,9 @@ def propose_pairs(work: Workspace, given: Sequence[Pair] | None = None) -> list[
 
 def match_photos(work: Workspace, pairs: Sequence[Pair]) -> PairJournal:
     """Match the pairs that are not matched yet; gives the journal of all of them, to be closed."""
-    if work.match_all is not None:
-        journal = work.match_all(work.upright, pairs, work.files.matches)
-    else:
-        journal = match_pairs(work.matcher, work.upright, pairs, work.files.matches, work.show_progress)
+    journal = match_pairs(
+        work.matcher, work.upright, pairs, work.files.matches, work.show_progress, work.workers, work.load
+    )
     if journal.damaged:
         work.say(f"damaged in {work.files.matches}, matched again: {counted(journal.damaged, 'record')}")
     if work.turns:
@@ -207,7 +218,7 @@ def verify_matches(work: Workspace, matched: PairJournal) -> tuple[VerifiedMatch
     options, cameras = work.options, work.cameras.by_name
     target, strictness = work.files.verified, options.verify
     verified = verify_pairs(
-        matched, cameras, target, strictness, work.masks, options.workers, work.show_progress
+        matched, cameras, target, strictness, work.masks, work.workers, work.show_progress
     )
     verified, calibrated = calibrate(verified, cameras, options.focal)
     cycle_error = (
@@ -232,7 +243,7 @@ def build_tracks(work: Workspace, verified: VerifiedMatches) -> MatchGraph:
     if options.tracks == "refined":
         work.say("aligning matches in the photos")
         stamps = {pair: verified.matched.read(pair).stamp for pair in graph.pairs}
-        graph = align_graph(graph, work.photos.path, stamps, work.files.refined, options.align)
+        graph = align_graph(graph, work.photos.path, stamps, work.files.refined, options.align, work.workers)
     graph = place_keypoints(graph, None if options.tracks == "quantised" else options.merge)
     write_database(work.files.database, graph, verified.geometries, work.cameras)
     return graph

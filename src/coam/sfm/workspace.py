@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -16,7 +16,7 @@ from coam.sfm.cameras import CameraChoice, PhotoCameras, camera_for_photo, make_
 from coam.sfm.colmap_model import read_model, registered_images
 from coam.sfm.mapping.options import MapperOptions
 from coam.sfm.mapping.world_scale import read_distances
-from coam.sfm.matching.match_pairs import without_rematching
+from coam.sfm.matching.match_pairs import LoadMatcher, without_rematching
 from coam.sfm.matching.orientation import upright_folder
 from coam.sfm.model_folder import ModelFolder
 from coam.sfm.pairs import Pairing, read_pairs
@@ -35,12 +35,11 @@ from coam.sfm.tracks.merge import MergeOptions
 from coam.sfm.verification.focal import FocalOptions
 from coam.sfm.verification.path_consistency import PathConsistencyOptions
 from coam.sfm.verification.two_view import VerifyOptions
+from coam.sfm.workers.choose import choose_workers
+from coam.sfm.workers.pool import HERE, Workers
 from coam.store.atomic import remove_leftovers
-from coam.store.journal import Pair, PairJournal
 
 Say = Callable[[str], None]
-# (photos, pairs, output file) -> finished journal; how matching is spread over processes or machines
-MatchAll = Callable[[PhotoFolder, Sequence[Pair], Path], PairJournal]
 Tracks = Literal["quantised", "merged", "refined"]
 Orientation = Literal["auto", "as-is"]
 
@@ -66,7 +65,7 @@ class SfmOptions:
     georeference: bool = False  # the model in metres, east, north and up, by the photos' GPS positions
     distances: str | None = None  # file of measured distances that give the model its scale
     masks: str | None = None  # folder of NAME.png beside the photos' names; black pixels are not used
-    workers: int = 1  # threads of verification
+    workers: int = 1  # processes of this machine, where a workspace is opened with no workers of its own
 
     RECORDED: ClassVar[str] = (
         "SfmOptions(pairing, pairs_file, neighbours, cameras, verify, cycle_error, detours=path_consistency, "
@@ -87,7 +86,8 @@ class Workspace:
     reference: Any = None  # pycolmap model whose poses and cameras are known
     say: Say = lambda line: None
     show_progress: bool = False
-    match_all: MatchAll | None = None  # takes over the matching, see `matching.workers`
+    workers: Workers = HERE  # where pairs are matched, verified and aligned ...
+    load: LoadMatcher | None = None  # ... matched only with this, which makes the matcher in a worker
     turns: Mapping[str, int] = field(
         default_factory=dict
     )  # quarters by which photos are turned to be matched
@@ -108,12 +108,15 @@ def open_workspace(
     show_progress: bool = False,
     overwrite: bool = False,
     reference: str | Path | None = None,
-    match_all: MatchAll | None = None,
+    workers: Workers | None = None,
+    load: LoadMatcher | None = None,
 ) -> Workspace:
     """Read the photos of a reconstruction and check everything that can be checked before hours of matching.
 
     matcher: `coam.Matcher` or anything with `match_many`. overwrite: match again where `output` holds matches
     of another matcher, instead of refusing. reference: a COLMAP model whose poses and cameras are kept.
+    workers: by default as many processes of this machine as the options say. load: makes the same matcher in
+    a worker (picklable); without it pairs are matched in this process.
     """
     began = time.monotonic()
     files, options, matcher = ModelFolder(output), options or SfmOptions(), without_rematching(matcher)
@@ -131,8 +134,9 @@ def open_workspace(
     else:
         cameras = _cameras_of_model(known, folder)
     masks = read_masks(folder, options.masks)
+    workers = workers or choose_workers(options.workers)
     return Workspace(
-        files, folder, cameras, masks, matcher, options, known, say, show_progress, match_all, began=began
+        files, folder, cameras, masks, matcher, options, known, say, show_progress, workers, load, began=began
     )
 
 

@@ -22,7 +22,8 @@ from coam.sfm.localization.absolute_pose import (
 from coam.sfm.localization.localize import Localizer, localize
 from coam.sfm.pairs import read_pairs
 from coam.sfm.photos import read_photo
-from coam.sfm.workspace import load_model
+from coam.sfm.pipeline import run_sfm
+from coam.sfm.workspace import SfmOptions, load_model
 from support.toy_scene import OracleMatcher, Scene
 
 
@@ -127,6 +128,28 @@ def test_only_the_most_similar_photos_are_matched(built, queries, scene):
     stamp = stored.stat().st_mtime_ns
     localize(built[0], queries / "view05.png", matcher, options=options)
     assert stored.stat().st_mtime_ns == stamp  # computed once per model
+
+
+def test_descriptors_of_the_reconstruction_are_used_again(photos, queries, scene, tmp_path):
+    """Retrieval has described all photos to propose pairs; a query is the only one left."""
+
+    class Counting(DescribingMatcher):
+        def global_descriptor(self, image):
+            described.append(self.index(image))
+            return super().global_descriptor(image)
+
+    described: list[int] = []
+    matcher = Counting(scene, keep=0.4)
+    run_sfm(photos, tmp_path / "model", matcher, SfmOptions(pairing="retrieval", neighbours=3))
+    assert described == [0, 1, 3, 4, 6]
+    options = LocalizeOptions(neighbours=2)
+    for query in ("view02.png", "view05.png"):
+        location = localize(tmp_path / "model", queries / query, matcher, options=options)[0]
+        assert len(location.matched) == 2
+    assert described == [0, 1, 3, 4, 6, 2, 5]
+    (tmp_path / "model" / "global_descriptors.npz").write_bytes(b"damaged")
+    localize(tmp_path / "model", queries / "view05.png", matcher, options=options)
+    assert described[7:] == [5, 0, 1, 3, 4, 6]
 
 
 def test_hloc_locates_the_exported_queries(built, queries, matcher, truth, tmp_path):

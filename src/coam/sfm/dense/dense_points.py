@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,9 +39,10 @@ from coam.sfm.dense.pair_depth import PairDepthOptions, triangulate_warp
 from coam.sfm.dense.ply import write_points
 from coam.sfm.dense.undistorted import undistort_photos
 from coam.sfm.dense.views import NeighbourOptions, View, neighbours_of, undistorted_views
-from coam.sfm.dense.warps import WarpMatcher, find_warps, record_to_warp, warp_pairs
+from coam.sfm.dense.warps import StoredWarp, WarpMatcher, find_warps, record_to_warp, warp_pairs
 from coam.sfm.matching.stamps import recorded_text, text_digest
 from coam.sfm.model_folder import ModelFolder
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.atomic import atomic_folder, require_space, write_text
 from coam.store.checksums import file_digest
 from coam.store.documents import write_sealed_json
@@ -72,12 +74,15 @@ def add_dense_points(
     options: DenseOptions | None = None,
     say: Say = lambda line: None,
     show_progress: bool = False,
+    workers: Workers = HERE,
+    load: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
     """Dense points of the largest model of a finished model folder; gives its summary with their number.
 
     Writes sparse/0/dense.ply, so that a model that is built again loses the dense points of the old one.
     method: "warps" takes `matcher`; "colmap" is COLMAP's stereo, which needs CUDA. The folder dense/ is
-    removed at the end.
+    removed at the end. workers: find warps, where `load` makes the matcher in one (picklable), and depth
+    maps; these are fused in this process.
     """
     if method == "colmap":
         require_dense_stereo()
@@ -85,7 +90,9 @@ def add_dense_points(
     if files.read_summary() is None:
         raise DataError(f"{files.summary}: is missing or damaged; run the same command again")
     with folder_lock(files.root):
-        return _add_dense_points(files, Path(photos), matcher, method, options, say, show_progress)
+        return _add_dense_points(
+            files, Path(photos), matcher, method, options, say, show_progress, workers, load
+        )
 
 
 def _add_dense_points(
@@ -96,6 +103,8 @@ def _add_dense_points(
     options: DenseOptions,
     say: Say,
     show_progress: bool,
+    workers: Workers,
+    load: Callable[[], Any] | None,
 ) -> dict[str, Any]:
     summary, key = files.read_summary() or {}, _key(files.model, method, options)
     if summary.get("dense_key") == key and files.dense_points.is_file():
@@ -107,7 +116,7 @@ def _add_dense_points(
         if matcher is None or not hasattr(matcher, "warp"):
             raise ConfigError("dense points need a matcher with warps; this one finds single matches only")
         turns = summary.get("turned", {})
-        count = _from_warps(files, photos, turns, key, matcher, options, say, show_progress)
+        count = _from_warps(files, photos, turns, key, matcher, options, say, show_progress, workers, load)
     seconds = time.monotonic() - begun
     summary["dense_points"], summary["dense_key"] = count, key
     summary["dense_seconds"] = round(seconds, 1)
@@ -133,6 +142,8 @@ def _from_warps(
     options: DenseOptions,
     say: Say,
     show_progress: bool,
+    workers: Workers,
+    load: Callable[[], Any] | None,
 ) -> int:
     """Warps, depth maps, points; gives their number."""
     undistorted, maps = files.dense / "undistorted", files.dense / "depth"
@@ -149,20 +160,17 @@ def _from_warps(
     pairs = warp_pairs(others, options.neighbours.count)
     side = int(getattr(getattr(matcher, "config", None), "resolution", options.size)) // 2
     say(f"dense warps of {len(pairs)} pairs of {len(views)} photos")
-    journal = find_warps(matcher, views, pairs, files.dense / "warps.h5", side, show_progress)
+    journal = find_warps(matcher, views, pairs, files.dense / "warps.h5", side, show_progress, workers, load)
     try:
         maps.mkdir(exist_ok=True)
-        greys: LRUCache[str, Any] = LRUCache(_KEPT_MAPS)
-
-        def grey(name: str) -> Any:
-            return greys.get(name, lambda: grey_of(load_image(views[name].file).rgb))
-
-        with progress("depth maps", len(views), 0, show_progress, "photos") as bar:
-            for name in views:
+        missing = [name for name in views if load_depth_map(_map_path(maps, name)) is None]
+        task = _depth_maps(missing, views, others, journal, options)
+        done = len(views) - len(missing)
+        with progress("depth maps", len(views), done, show_progress, "photos") as bar:
+            for name, depth in workers.run(task):
                 path = _map_path(maps, name)
-                if load_depth_map(path) is None:
-                    require_space(path, 1 << 24)
-                    save_depth_map(_depth_map(name, views, others[name], journal, grey, options), path)
+                require_space(path, 1 << 24)
+                save_depth_map(depth, path)
                 bar.advance()
     finally:
         journal.close()
@@ -173,26 +181,60 @@ def _map_path(folder: Path, name: str) -> Path:
     return folder / f"{text_digest(name)}.npz"
 
 
-def _depth_map(
-    name: str,
-    views: dict[str, View],
-    others: Sequence[str],
+_Job = tuple[View, list[tuple[View, StoredWarp]]]  # a view, and the warps that lead away from it
+
+
+def _depth_maps(
+    names: Sequence[str],
+    views: Mapping[str, View],
+    others: Mapping[str, Sequence[str]],
     journal: PairJournal,
-    grey: Callable[[str], Any],
+    options: DenseOptions,
+) -> Task:
+    """The depth maps of the views `names`, from all the warps that lead away from each."""
+
+    def warped(name: str) -> list[str]:
+        return [other for other in others[name] if (name, other) in journal]
+
+    def job(name: str) -> _Job:
+        warps = (record_to_warp(journal.read((name, other)), views[other].size) for other in warped(name))
+        return views[name], [(views[other], warp) for other, warp in zip(warped(name), warps, strict=True)]
+
+    files = {name: view.file for name, view in views.items()}
+    return Task(partial(_finding_depth, options), names, 1, job, files, lambda name: [name, *warped(name)])
+
+
+def _finding_depth(options: DenseOptions) -> Work:
+    """What a worker does with views and their warps."""
+    greys: LRUCache[str, Any] = LRUCache(_KEPT_MAPS)
+
+    def find(jobs: Iterable[_Job], paths: Mapping[str, Path]) -> Iterator[tuple[str, DepthMap]]:
+        def grey(view: View) -> Any:
+            return greys.get(view.name, lambda: grey_of(load_image(paths[view.name]).rgb))
+
+        for view, warps in jobs:
+            yield view.name, _depth_map(view, warps, grey, options)
+
+    return find
+
+
+def _depth_map(
+    view: View,
+    warps: Sequence[tuple[View, StoredWarp]],
+    grey: Callable[[View], Any],
     options: DenseOptions,
 ) -> DepthMap:
-    """The depth map of one view from all the warps that lead away from it."""
-    view, own = views[name], grey(name)
-    warped = [other for other in others if (name, other) in journal]
-    found = []
-    for other in warped:
-        warp = record_to_warp(journal.read((name, other)), views[other].size)
-        found.append(triangulate_warp(view, views[other], warp.points, warp.certainty, options.triangulation))
-    if not found:
+    """The depth map of one view from warps to others, the best neighbours first."""
+    own = grey(view)
+    if not warps:
         nothing = np.zeros(own.shape, np.float32)
         return DepthMap(nothing, np.zeros((*own.shape, 3), np.float32))
+    found = [
+        triangulate_warp(view, other, warp.points, warp.certainty, options.triangulation)
+        for other, warp in warps
+    ]
     depth = enlarged(agreed_depth(found, options.agreement), own.shape)
-    sources = [(views[other], grey(other)) for other in warped[: options.alignment.sources]]
+    sources = [(other, grey(other)) for other, _ in warps[: options.alignment.sources]]
     depth = align_depth(depth, view, own, sources, options.alignment)
     return DepthMap(depth, surface_normals(depth, view))
 

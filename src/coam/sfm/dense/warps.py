@@ -6,8 +6,9 @@ view, in 65,536ths of its size, and the certainty. That is five bytes a pixel, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,13 +17,15 @@ import numpy.typing as npt
 
 from coam.caches import LRUCache
 from coam.sfm.dense.views import View
-from coam.sfm.matching.match_pairs import CACHE_IMAGES, order_pairs, store_results
+from coam.sfm.matching.match_pairs import cached_images, order_pairs, store_results
 from coam.sfm.matching.stamps import matcher_key, pair_stamps
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.checksums import file_digest
 from coam.store.journal import Pair, PairJournal, Record
 from coam.types import FloatArray, Size
 
 _LEVELS = 65536  # places along a side of the other view
+CHUNK_PAIRS = 8  # that a worker warps at once
 
 
 class WarpMatcher(Protocol):
@@ -57,35 +60,50 @@ def find_warps(
     output: Path,
     map_side: int,
     show_progress: bool = False,
+    workers: Workers = HERE,
+    load: Callable[[], Any] | None = None,
 ) -> PairJournal:
-    """Find the warps that the journal `output` does not hold yet, both ways of a pair. map_side: pixels."""
+    """Find the warps that the journal `output` does not hold yet, both ways of a pair. map_side: pixels.
+
+    load: makes the same matcher in a worker (picklable); without it warps are found here.
+    """
     digests = {name: file_digest(view.file) for name, view in views.items()}
     wanted = pair_stamps(pairs, digests, f"warp {map_side} {matcher_key(matcher)}")
     stamps = {way: stamp for (a, b), stamp in wanted.items() for way in ((a, b), (b, a))}
     journal = PairJournal(output)
     missing = {(min(way), max(way)) for way in journal.missing(stamps)}
-    cached = int(getattr(getattr(matcher, "config", None), "cached_images", CACHE_IMAGES))
-    found = _warps(matcher, views, order_pairs(missing, cached), wanted, map_side, cached)
-    return store_results(journal, stamps, found, show_progress, "dense warps")
+    if load is None or workers is HERE:
+        workers, load = HERE, lambda: matcher
+    task = Task(
+        partial(_warping, load, map_side),
+        order_pairs(missing, cached_images(matcher)),
+        CHUNK_PAIRS,
+        job=lambda pair: (*pair, views[pair[0]].size, views[pair[1]].size, wanted[pair]),
+        files={name: view.file for name, view in views.items()},
+        reads=lambda pair: pair,
+        network=True,
+    )
+    return store_results(journal, stamps, workers.run(task), show_progress, "dense warps")
 
 
-def _warps(
-    matcher: WarpMatcher,
-    views: Mapping[str, View],
-    pairs: Iterable[Pair],
-    stamps: Mapping[Pair, str],
-    map_side: int,
-    cached: int,
-) -> Iterator[tuple[Pair, Record]]:
-    kept: LRUCache[str, Any] = LRUCache(cached)
+_Job = tuple[str, str, Size, Size, str]  # both views, their sizes, and the stamp
 
-    def prepared(name: str) -> Any:
-        return kept.get(name, lambda: matcher.prepare(views[name].file))
 
-    for a, b in pairs:
-        warp = matcher.warp(prepared(a), prepared(b), size=map_side)
-        for way, field in (((a, b), warp.forward), ((b, a), warp.backward)):
-            yield way, warp_to_record(field.points, field.certainty, views[way[1]].size, stamps[a, b])
+def _warping(load: Callable[[], WarpMatcher], map_side: int) -> Work:
+    """What a worker does with pairs of views."""
+    matcher = load()
+    kept: LRUCache[str, Any] = LRUCache(cached_images(matcher))
+
+    def find(jobs: Iterable[_Job], paths: Mapping[str, Path]) -> Iterator[tuple[Pair, Record]]:
+        def prepared(name: str) -> Any:
+            return kept.get(name, lambda: matcher.prepare(paths[name]))
+
+        for a, b, size_a, size_b, stamp in jobs:
+            warp = matcher.warp(prepared(a), prepared(b), size=map_side)
+            yield (a, b), warp_to_record(warp.forward.points, warp.forward.certainty, size_b, stamp)
+            yield (b, a), warp_to_record(warp.backward.points, warp.backward.certainty, size_a, stamp)
+
+    return find
 
 
 def warp_to_record(points: FloatArray, certainty: FloatArray, other: Size, stamp: str) -> Record:

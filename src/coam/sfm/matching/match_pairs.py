@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from coam.progress import progress
 from coam.sfm.matching.pair_matches import matches_to_record
 from coam.sfm.matching.stamps import matcher_key, pair_stamps
 from coam.sfm.photos import PhotoFolder
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.journal import Pair, PairJournal, Record
 from coam.types import PairMatcher
 
+LoadMatcher = Callable[[], PairMatcher]  # must be picklable: a function of a module, or a partial of one
 CACHE_IMAGES = 16  # encoded images a matcher is assumed to keep when it does not say
 SAVE_EVERY_SECONDS = 20.0  # SIGKILL costs at most this much work (or one pair, if that takes longer)
 SAVE_EVERY_PAIRS = 64
+CHUNK_PAIRS = 16  # that a worker matches at once
 
 
 def without_rematching(matcher: Any) -> Any:
@@ -55,52 +59,56 @@ def order_pairs(pairs: Iterable[Pair], cache_images: int) -> list[Pair]:
     return sorted(unique, key=tile)
 
 
-@dataclass(frozen=True)
-class MatchingPlan:
-    """Which pairs are wanted, and which of them are still to be matched."""
-
-    journal: PairJournal
-    stamps: dict[Pair, str]  # all pairs that are wanted
-    todo: dict[Pair, str]  # those without a result, in an order that suits caches
-    paths: dict[str, Path]  # photo name -> file
-
-
-def plan_matching(
-    matcher: PairMatcher, folder: PhotoFolder, pairs: Iterable[Pair], output: str | Path
-) -> MatchingPlan:
-    """Find the pairs that the journal `output` does not hold yet for these photos and this matcher."""
-    digests = {photo.name: photo.digest for photo in folder.photos}
-    stamps = pair_stamps(pairs, digests, matcher_key(matcher))
-    journal = PairJournal(output)
-    cached = int(getattr(getattr(matcher, "config", None), "cached_images", CACHE_IMAGES))
-    todo = {pair: stamps[pair] for pair in order_pairs(journal.missing(stamps), cached)}
-    return MatchingPlan(journal, stamps, todo, {photo.name: photo.path for photo in folder.photos})
-
-
 def match_pairs(
     matcher: PairMatcher,
     folder: PhotoFolder,
     pairs: Iterable[Pair],
     output: str | Path,
     show_progress: bool = False,
+    workers: Workers = HERE,
+    load: LoadMatcher | None = None,
+    chunk_pairs: int = CHUNK_PAIRS,
 ) -> PairJournal:
-    """Match `pairs` of photo names in this process and keep the results in `output` (.h5).
+    """Match `pairs` of photo names and keep the results in `output` (.h5).
 
     Pairs that `output` already holds for the same photos and matcher settings are not matched again. Kill it
-    at any time and call it again.
+    at any time and call it again. load: makes the same matcher in a worker; without it all is done here.
     """
-    plan = plan_matching(matcher, folder, pairs, output)
-    records = match_records(matcher, plan.paths, plan.todo)
-    return store_results(plan.journal, plan.stamps, records, show_progress)
+    digests = {photo.name: photo.digest for photo in folder.photos}
+    stamps = pair_stamps(pairs, digests, matcher_key(matcher))
+    journal = PairJournal(output)
+    todo = order_pairs(journal.missing(stamps), cached_images(matcher))
+    paths = {photo.name: photo.path for photo in folder.photos}
+    if load is None or workers is HERE:
+        workers, load = HERE, lambda: matcher
+    task = Task(
+        partial(_matching, load),
+        todo,
+        chunk_pairs,
+        job=lambda pair: (pair, stamps[pair]),
+        files=paths,
+        reads=lambda pair: pair,
+        network=True,
+    )
+    return store_results(journal, stamps, workers.run(task), show_progress)
 
 
-def match_records(
-    matcher: PairMatcher, paths: Mapping[str, Path], stamps: Mapping[Pair, str]
-) -> Iterator[tuple[Pair, Record]]:
-    """Match the pairs of `stamps` in their order. paths: photo name -> file."""
-    results = matcher.match_many((paths[first], paths[second]) for first, second in stamps)
-    for (pair, stamp), matches in zip(stamps.items(), results, strict=True):
-        yield pair, matches_to_record(matches, stamp)
+def cached_images(matcher: Any) -> int:
+    """How many encoded photos a matcher keeps."""
+    return int(getattr(getattr(matcher, "config", None), "cached_images", CACHE_IMAGES))
+
+
+def _matching(load: LoadMatcher) -> Work:
+    """What a worker does with pairs and their stamps."""
+    matcher = load()
+
+    def match(jobs: Iterable[tuple[Pair, str]], paths: Mapping[str, Path]) -> Iterator[tuple[Pair, Record]]:
+        todo = dict(jobs)
+        results = matcher.match_many((paths[first], paths[second]) for first, second in todo)
+        for (pair, stamp), matches in zip(todo.items(), results, strict=True):
+            yield pair, matches_to_record(matches, stamp)
+
+    return match
 
 
 def store_results(

@@ -11,8 +11,9 @@ All turns are quarters, counter-clockwise, as of `numpy.rot90`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,15 +22,19 @@ import numpy.typing as npt
 
 from coam.geometry.coordinates import rotate_points
 from coam.images import load_image
-from coam.sfm.matching.match_pairs import store_results
+from coam.sfm.matching.match_pairs import CACHE_IMAGES, CHUNK_PAIRS, LoadMatcher, order_pairs, store_results
 from coam.sfm.matching.pair_matches import grid_from_array, grid_to_array
 from coam.sfm.matching.stamps import matcher_key, pair_stamps, text_digest
 from coam.sfm.photos import Photo, PhotoFolder
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.atomic import atomic_write
 from coam.store.journal import Pair, PairJournal, Record
 from coam.types import FloatArray, Grid, IntArray, Matches, Size
 
 Evidence = Mapping[Pair, npt.NDArray[Any]]  # pair -> (4,): what they share when photo 1 is turned so often
+
+
+CHUNK_PHOTOS = 16  # that a worker describes at once
 
 
 class TurnScoutLike(Protocol):
@@ -64,40 +69,68 @@ def find_turns(
     place: Path,
     options: OrientationOptions = DEFAULT_ORIENTATION,
     show_progress: bool = False,
+    workers: Workers = HERE,
+    load: LoadMatcher | None = None,
 ) -> dict[str, int]:
     """By how many quarters photos must be turned to stand upright: those that must, by name.
 
-    What is compared is kept in journals in the folder `place`, so that a killed run goes on.
+    What is compared is kept in journals in the folder `place`, so that a killed run goes on. load: makes the
+    same matcher in a worker (picklable); without it all is done here.
     """
+    if load is None:
+        workers = HERE
+    make = partial(_scout_of, load, scout if workers is HERE else None)
     names = folder.names
     digests = {photo.name: photo.digest for photo in folder.photos} | {"": ""}
     paths = {photo.name: photo.path for photo in folder.photos}
     key = f"turns {matcher_key(matcher)}"
     looks = PairJournal(place / "turned_descriptors.h5")
     stamps = pair_stamps([(name, "") for name in names], digests, key)
-
-    def describe() -> Iterator[tuple[Pair, Record]]:
-        for pair in looks.missing(stamps):
-            yield pair, Record({"look": np.asarray(scout.descriptors(paths[pair[0]]))}, {}, stamps[pair])
-
-    store_results(looks, stamps, describe(), show_progress, "which way up")
+    todo = [name for name, _ in looks.missing(stamps)]
+    task = Task(partial(_looking, make), todo, CHUNK_PHOTOS, files=paths, reads=lambda n: [n], network=True)
+    records = (((n, ""), Record({"look": look}, {}, stamps[n, ""])) for n, look in workers.run(task))
+    store_results(looks, stamps, records, show_progress, "which way up")
     pairs = similar_in_any_turn(
         names, np.stack([looks.read((n, "")).columns["look"] for n in names]), options.compared
     )
     looks.close()
     found = PairJournal(place / "turns.h5")
     wanted = pair_stamps(pairs, digests, key)
-
-    def compare() -> Iterator[tuple[Pair, Record]]:
-        for pair in found.missing(wanted):
-            evidence = scout.evidence(paths[pair[0]], paths[pair[1]])
-            values = np.zeros(4, np.float32) if evidence is None else np.asarray(evidence, np.float32)
-            yield pair, Record({"evidence": values}, {}, wanted[pair])
-
-    store_results(found, wanted, compare(), show_progress, "comparing turns")
+    left = order_pairs(found.missing(wanted), CACHE_IMAGES)
+    task = Task(partial(_comparing, make), left, CHUNK_PAIRS, files=paths, reads=lambda p: p, network=True)
+    records = ((pair, Record({"evidence": seen}, {}, wanted[pair])) for pair, seen in workers.run(task))
+    store_results(found, wanted, records, show_progress, "comparing turns")
     evidence = {pair: found.read(pair).columns["evidence"] for pair in wanted}
     found.close()
     return {name: turn for name, turn in solve_turns(names, evidence, options).items() if turn}
+
+
+def _scout_of(load: Any, scout: TurnScoutLike | None) -> TurnScoutLike:
+    """The scout that is here, or one of a worker's own matcher."""
+    return scout or load().turn_scout()
+
+
+def _looking(make: Callable[[], TurnScoutLike]) -> Work:
+    """What a worker does with names of photos."""
+    scout = make()
+
+    def look(names: Iterable[str], paths: Mapping[str, Path]) -> Iterator[tuple[str, FloatArray]]:
+        for name in names:
+            yield name, np.asarray(scout.descriptors(paths[name]))
+
+    return look
+
+
+def _comparing(make: Callable[[], TurnScoutLike]) -> Work:
+    """What a worker does with pairs of photos."""
+    scout = make()
+
+    def compare(pairs: Iterable[Pair], paths: Mapping[str, Path]) -> Iterator[tuple[Pair, FloatArray]]:
+        for pair in pairs:
+            evidence = scout.evidence(paths[pair[0]], paths[pair[1]])
+            yield pair, np.zeros(4, np.float32) if evidence is None else np.asarray(evidence, np.float32)
+
+    return compare
 
 
 def similar_in_any_turn(names: Sequence[str], looks: FloatArray, count: int) -> list[Pair]:

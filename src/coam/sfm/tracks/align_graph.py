@@ -8,9 +8,9 @@ position, with little weight. Merging then makes one position per photo and trac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ import numpy.typing as npt
 from coam.geometry.local_affine import local_affine
 from coam.images import load_image
 from coam.images.patch_alignment import AlignOptions, align_matches, grey
-from coam.sfm.matching.match_pairs import store_results
+from coam.sfm.matching.match_pairs import order_pairs, store_results
 from coam.sfm.matching.stamps import recorded_text
 from coam.sfm.tracks.match_graph import MatchGraph
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.journal import Pair, PairJournal, Record
 
 Floats = npt.NDArray[np.float64]
 PHOTOS_IN_MEMORY = 24
+CHUNK_PAIRS = 16  # that a worker aligns at once
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,14 @@ def align_graph(
     stamps: Mapping[Pair, str],
     output: str | Path,
     options: TrackAlignOptions,
+    workers: Workers = HERE,
+    chunk_pairs: int = CHUNK_PAIRS,
 ) -> MatchGraph:
     """The match graph with offsets aligned in the photos, and weights that say how well the patches agree.
 
     path_of: photo name -> file. stamps: what the matches of each pair were made from. Finished pairs are kept
     in `output` (.h5), so a killed run goes on.
     """
-    photo = lru_cache(maxsize=PHOTOS_IN_MEMORY)(lambda name: grey(load_image(path_of(name)).rgb))
     edges, grid, steps = graph.edges, graph.keypoints.grid_positions(), graph.keypoints.steps()
     edges_of = {pair: graph.of(index) for index, pair in enumerate(graph.pairs)}
     wanted = {}
@@ -58,22 +61,24 @@ def align_graph(
         positions = np.round(edges.offsets[own], 4).tobytes()
         wanted[pair] = hashlib.sha1(made_from + positions, usedforsecurity=False).hexdigest()
 
-    def align(pair: Pair) -> Record:
+    def job(pair: Pair) -> _Job:
         own = edges_of[pair]
         first, second = edges.first[own], edges.second[own]
         before = grid[second] + edges.offsets[own]
-        step = (float(steps[first[0]]), float(steps[second[0]]))
-        after, similarity = align_matches(
-            photo(pair[0]), photo(pair[1]), grid[first], before, edges.affine[own], step, options
-        )
+        return pair, grid[first], before, edges.affine[own], (float(steps[first[0]]), float(steps[second[0]]))
+
+    def record(pair: Pair, after: Floats, similarity: npt.NDArray[np.floating]) -> Record:
         columns: dict[str, npt.NDArray[Any]] = {
-            "offsets": after - grid[second],
+            "offsets": after - grid[edges.second[edges_of[pair]]],
             "similarity": similarity.astype(np.float32),
         }
         return Record(columns, {"matches": np.array(len(after))}, wanted[pair])
 
     journal = PairJournal(output)
-    store_results(journal, wanted, ((pair, align(pair)) for pair in journal.missing(wanted)))
+    todo = order_pairs(journal.missing(wanted), PHOTOS_IN_MEMORY)
+    files = {name: path_of(name) for pair in todo for name in pair}
+    task = Task(partial(_aligning, options), todo, chunk_pairs, job, files, reads=lambda pair: pair)
+    store_results(journal, wanted, ((found[0], record(*found)) for found in workers.run(task)))
     offsets, affine, weights = edges.offsets.copy(), edges.affine.copy(), np.sqrt(edges.weights)
     for pair, own in edges_of.items():
         found = journal.read(pair).columns
@@ -82,6 +87,21 @@ def align_graph(
         affine[own] = local_affine(grid[edges.first[own]], grid[edges.second[own]] + offsets[own])
     journal.close()
     return replace(graph, edges=replace(edges, offsets=offsets, affine=affine, weights=weights))
+
+
+_Job = tuple[Pair, Floats, Floats, Floats, tuple[float, float]]  # points 0, points 1, local maps, grid steps
+
+
+def _aligning(options: TrackAlignOptions) -> Work:
+    """What a worker does with the matches of pairs."""
+    photo = lru_cache(maxsize=PHOTOS_IN_MEMORY)(lambda path: grey(load_image(path).rgb))
+
+    def align(jobs: Iterable[_Job], paths: Mapping[str, Path]) -> Iterator[tuple[Pair, Floats, Any]]:
+        for pair, points0, points1, affine, step in jobs:
+            both = photo(paths[pair[0]]), photo(paths[pair[1]])
+            yield pair, *align_matches(*both, points0, points1, affine, step, options)
+
+    return align
 
 
 def confidence(similarity: npt.NDArray[np.floating], options: TrackAlignOptions) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,19 +84,52 @@ def save_keypoints(keypoints: Keypoints, path: str | Path) -> Path:
     return path
 
 
+class StoredKeypoints:
+    """What `save_keypoints` wrote; a photo's keypoints are read when they are asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._file = h5py.File(path, "r")
+            if self._file.attrs.get("format") not in (FORMAT, FORMAT.encode()):
+                raise DataError(f"{path}: holds no coam keypoints; give a model folder made by coam sfm")
+            self.names = tuple(name.decode() for name in self._file["names"][:])
+            rows = self._file["grids"][:]
+            self.grids = tuple(None if np.isnan(row).any() else grid_from_array(row) for row in rows)
+            self._start = self._file["start"][:]
+        except DataError:
+            raise
+        except Exception as error:  # a damaged file can make its reader raise anything at all
+            raise self._damage() from error
+
+    def _damage(self) -> DataError:
+        return DataError(f"{self.path}: is missing or damaged; give a model folder made by coam sfm")
+
+    def of(self, image: int) -> tuple[Ints, Floats]:
+        """Grid ids (K,), ascending, and positions (K, 2) of the keypoints of photo number `image`."""
+        try:
+            own = slice(int(self._start[image]), int(self._start[image + 1]))
+            return self._file["ids"][own], self._file["positions"][own]
+        except Exception as error:
+            raise self._damage() from error
+
+    def all(self) -> Keypoints:
+        """The keypoints of all photos."""
+        try:
+            columns = (self._file[key][:] for key in ("start", "ids", "positions", "tracks"))
+            return Keypoints(self.names, self.grids, *columns)
+        except Exception as error:
+            raise self._damage() from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 def load_keypoints(path: str | Path) -> Keypoints:
     """Read what `save_keypoints` wrote."""
-    try:
-        with h5py.File(path, "r") as file:
-            if file.attrs.get("format") not in (FORMAT, FORMAT.encode()):
-                raise DataError(f"{path}: holds no coam keypoints; give a model folder made by coam sfm")
-            names = tuple(name.decode() for name in file["names"][:])
-            grids = tuple(None if np.isnan(row).any() else grid_from_array(row) for row in file["grids"][:])
-            return Keypoints(names, grids, *(file[key][:] for key in ("start", "ids", "positions", "tracks")))
-    except DataError:
-        raise
-    except Exception as error:  # a damaged file can make its reader raise anything at all
-        raise DataError(f"{path}: is missing or damaged; give a model folder made by coam sfm") from error
+    with closing(StoredKeypoints(path)) as stored:
+        return stored.all()
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ exceed what chance gives, the matcher's own pair score must not speak against th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,11 +24,13 @@ from coam.images.mask import Mask, usable_at
 from coam.sfm.matching.match_pairs import store_results
 from coam.sfm.matching.pair_matches import PairMatches, record_to_matches
 from coam.sfm.matching.stamps import recorded_text
+from coam.sfm.workers.pool import HERE, Task, Work, Workers
 from coam.store.journal import Pair, PairJournal, Record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 CALIBRATED = 2  # COLMAP's TwoViewGeometryConfiguration.CALIBRATED
+CHUNK_PAIRS = 32  # that a worker verifies at once: a second or some
 ARRAYS = ("essential", "fundamental", "homography", "rotation", "translation")  # of a `VerifiedPair`
 
 
@@ -92,12 +94,14 @@ def verify_pairs(
     output: str | Path,
     options: VerifyOptions | None = None,
     masks: Mapping[str, Mask] | None = None,
-    workers: int = 1,
+    workers: Workers = HERE,
     show_progress: bool = False,
+    chunk_pairs: int = CHUNK_PAIRS,
 ) -> VerifiedMatches:
     """Verify all pairs of `matched`; finished ones are kept in `output` (.h5), so that a killed run goes on.
 
-    cameras: photo name -> pycolmap camera. masks: photo name -> (H, W) usable pixels. workers: threads.
+    cameras: photo name -> pycolmap camera. masks: photo name -> (H, W) usable pixels.
+    Workers are sent what is usable of a pair's matches and its cameras, and need no files.
     """
     options, masks = options or VerifyOptions(), masks or {}
     wanted = matched.pairs()
@@ -108,18 +112,29 @@ def verify_pairs(
         for pair in wanted
     }
     journal = PairJournal(output)
-    todo = journal.missing(stamps)
 
-    def verify(pair: Pair) -> Record:
-        matches, usable = _usable(matched, pair, masks, options.border)
-        result = verify_pair(matches, cameras[pair[0]], cameras[pair[1]], options)
-        return _to_record(replace(result, inliers=usable[result.inliers]), stamps[pair])
+    def job(pair: Pair) -> _Job:
+        return pair, *_usable(matched, pair, masks, options.border), cameras[pair[0]], cameras[pair[1]]
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        records = map(verify, todo) if workers <= 1 else pool.map(verify, todo)
-        store_results(journal, stamps, zip(todo, records, strict=True), show_progress, "verifying pairs")
+    task = Task(partial(_verifying, options), journal.missing(stamps), chunk_pairs, job)
+    records = ((pair, _to_record(found, stamps[pair])) for pair, found in workers.run(task))
+    store_results(journal, stamps, records, show_progress, "verifying pairs")
     journal.close()
     return read_verified(matched, output)
+
+
+_Job = tuple[Pair, PairMatches, Ints, Any, Any]  # matches that may be used, their indices, both cameras
+
+
+def _verifying(options: VerifyOptions) -> Work:
+    """What a worker does with the matches of pairs."""
+
+    def verify(jobs: Iterable[_Job], paths: Mapping[str, Path]) -> Iterator[tuple[Pair, VerifiedPair]]:
+        for pair, matches, usable, camera0, camera1 in jobs:
+            found = verify_pair(matches, camera0, camera1, options)
+            yield pair, replace(found, inliers=usable[found.inliers])
+
+    return verify
 
 
 def verify_pairs_with_poses(
