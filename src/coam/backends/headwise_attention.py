@@ -46,29 +46,35 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """What query (B, heads, N, C) gathers of key and value (B, heads, M, C): (B, N, heads * C)."""
     batch, heads, count, channels = query.shape
     query = query * (math.log2(math.e) * channels**-0.5)
-    # No exponent is larger than the product of the longest vectors (Cauchy-Schwarz), and a sum of all is this.
-    largest = _longest(query) * _longest(key) + (key.shape[2] * _longest(value).clamp(min=1)).log2()
+    queries, keys, values = (each.flatten(0, 1).contiguous() for each in (query, key, value))
+    others = keys.shape[1]
+    # By Cauchy and Schwarz no exponent is larger than a product of lengths; this is that of a sum of all.
+    largest = _longest(queries) * _longest(keys) + (others * _longest(values).clamp(min=1)).log2()
     is_safe = (largest < _LARGEST_EXPONENT).tolist()
     attended = query.new_empty(batch, count, heads, channels)
-    height = min(count, max(1, _LOGITS // key.shape[2]))
-    memory = query.new_empty(height, key.shape[2])
-    for image in range(batch):
-        for head in range(heads):
-            keys, values = key[image, head].t(), value[image, head]
-            for top in range(0, count, height):
-                rows = slice(top, min(top + height, count))
-                exponent = torch.mm(query[image, head, rows], keys, out=memory[: rows.stop - top])
-                if not is_safe[image][head]:
-                    exponent -= exponent.amax(dim=1, keepdim=True)
-                weight = exponent.exp2_()
-                total = weight.sum(dim=1, keepdim=True)
-                torch.div(weight @ values, total, out=attended[image, rows, head])
+    by_head = attended.transpose(1, 2)
+    height = min(count, max(1, _LOGITS // others))
+    at_once = max(1, _LOGITS // (height * others))  # heads of small images
+    memory = query.new_empty(min(at_once, len(queries)) * height * others)
+    for first in range(0, len(queries), at_once):
+        some = slice(first, first + at_once)
+        for top in range(0, count, height):
+            block = queries[some, top : top + height]
+            exponent = memory[: block.shape[0] * block.shape[1] * others].view(*block.shape[:2], others)
+            torch.bmm(block, keys[some].transpose(1, 2), out=exponent)
+            if not all(is_safe[some]):
+                exponent -= exponent.amax(dim=2, keepdim=True)
+            weight = exponent.exp2_()
+            gathered = torch.bmm(weight, values[some]).div_(weight.sum(dim=2, keepdim=True))
+            for head, each in enumerate(gathered, first):
+                by_head[head // heads, head % heads, top : top + height] = each
     return attended.flatten(2)
 
 
 def _longest(vectors: Tensor) -> Tensor:
-    """The length (B, heads) of the longest of vectors (B, heads, N, C)."""
-    return torch.linalg.vector_norm(vectors, dim=-1).amax(dim=-1).float()
+    """The length (H,) of the longest of vectors (H, N, C)."""
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return length.amax(dim=-1).float()
 
 
 def is_faster(device: torch.device, dtype: torch.dtype) -> bool:
