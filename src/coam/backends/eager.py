@@ -55,7 +55,7 @@ class FoldedNetwork(PlainNetwork):
         folded = fold_batch_norm(model).to(device=device, dtype=dtype)
         if is_faster(device, dtype):
             attend_headwise(folded)
-        if can_fuse(device):
+        if can_fuse(device, dtype):
             fuse_activations(folded)
         super().__init__(folded.to(memory_format=torch.channels_last), device)  # type: ignore[call-overload]
         self.dtype = dtype

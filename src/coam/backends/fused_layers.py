@@ -42,10 +42,14 @@ def _named(activation: nn.Module) -> tuple[str, list[float], str]:
     return ("hardtanh", [0.0, 6.0], "") if isinstance(activation, nn.ReLU6) else ("relu", [], "")
 
 
-def can_fuse(device: torch.device) -> bool:
-    """Whether this build of torch offers it."""
-    names = ("_convolution_pointwise", "_linear_pointwise")
-    return device.type == "cpu" and all(hasattr(torch.ops.mkldnn, name) for name in names)
+def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this build of torch offers it, and this CPU can do it."""
+    names = ("_convolution_pointwise", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+    if device.type != "cpu" or not all(hasattr(torch.ops.mkldnn, name) for name in names):
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def fuse_activations(network: nn.Module) -> None:
