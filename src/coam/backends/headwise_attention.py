@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from coam.models.coattention import AttentionBlock
 
 _LOGITS = 2**20  # at a time: 2 MB
-_LARGEST_EXPONENT = 126.0  # 2^126 and 2^-126 are normal bfloat16
+_LARGEST_SUM = 2.0**110  # and its inverse: a hundred thousand times it is still bfloat16, and normal
 
 
 class HeadwiseAttention(AttentionBlock):
@@ -48,33 +48,30 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     query = query * (math.log2(math.e) * channels**-0.5)
     queries, keys, values = (each.flatten(0, 1).contiguous() for each in (query, key, value))
     others = keys.shape[1]
-    # By Cauchy and Schwarz no exponent is larger than a product of lengths; this is that of a sum of all.
-    largest = _longest(queries) * _longest(keys) + (others * _longest(values).clamp(min=1)).log2()
-    is_safe = (largest < _LARGEST_EXPONENT).tolist()
-    attended = query.new_empty(batch, count, heads, channels)
-    by_head = attended.transpose(1, 2)
     height = min(count, max(1, _LOGITS // others))
-    at_once = max(1, _LOGITS // (height * others))  # heads of small images
-    memory = query.new_empty(min(at_once, len(queries)) * height * others)
-    for first in range(0, len(queries), at_once):
-        some = slice(first, first + at_once)
-        for top in range(0, count, height):
-            block = queries[some, top : top + height]
-            exponent = memory[: block.shape[0] * block.shape[1] * others].view(*block.shape[:2], others)
-            torch.bmm(block, keys[some].transpose(1, 2), out=exponent)
-            if not all(is_safe[some]):
-                exponent -= exponent.amax(dim=2, keepdim=True)
-            weight = exponent.exp2_()
-            gathered = torch.bmm(weight, values[some]).div_(weight.sum(dim=2, keepdim=True))
-            for head, each in enumerate(gathered, first):
-                by_head[head // heads, head % heads, top : top + height] = each
-    return attended.flatten(2)
+    at_once = min(len(queries), max(1, _LOGITS // (height * others)))  # heads of small images
+    memory, gathered = query.new_empty(at_once * height * others), torch.empty_like(queries)
+    for some in (slice(first, first + at_once) for first in range(0, len(queries), at_once)):
+        for rows in (slice(top, top + height) for top in range(0, count, height)):
+            weight, total = _powers(queries[some, rows], keys[some].transpose(1, 2), memory)
+            torch.div(torch.bmm(weight, values[some]), total, out=gathered[some, rows])
+    return gathered.unflatten(0, (batch, heads)).transpose(1, 2).flatten(2)
 
 
-def _longest(vectors: Tensor) -> Tensor:
-    """The length (H,) of the longest of vectors (H, N, C)."""
-    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
-    return length.amax(dim=-1).float()
+def _powers(queries: Tensor, keys: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Two to the products (H, R, M) of queries (H, R, C) and keys (H, C, M), in `memory`, and sums (H, R, 1).
+
+    Where their range does not allow it, those of a row are smaller by a common factor.
+    """
+    shape = (*queries.shape[:2], keys.shape[2])
+    exponent = torch.bmm(queries, keys, out=memory[: math.prod(shape)].view(shape))
+    total = exponent.exp2_().sum(dim=2, keepdim=True)
+    least, most = total.aminmax()
+    if not (least > 1 / _LARGEST_SUM and most < _LARGEST_SUM):
+        torch.bmm(queries, keys, out=exponent)
+        exponent -= exponent.amax(dim=2, keepdim=True)
+        total = exponent.exp2_().sum(dim=2, keepdim=True)
+    return exponent, total
 
 
 def is_faster(device: torch.device, dtype: torch.dtype) -> bool:
