@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -59,18 +58,9 @@ def seconds(process: subprocess.Popen[str], pair: tuple[Path, Path], output: Pat
     return float(process.stdout.readline())
 
 
-def same_share(one: Any, other: Any) -> float:
-    """Share of the matches of `one` that `other` has too, within half a pixel."""
-    known = {
-        tuple(point): partner for point, partner in zip(other.points0.round(1), other.points1, strict=True)
-    }
-    pairs = zip(map(tuple, one.points0.round(1)), one.points1, strict=True)
-    same = [point in known and np.abs(known[point] - partner).max() < 0.5 for point, partner in pairs]
-    return float(np.mean(same)) if same else 1.0
-
-
 def main() -> None:
     """Print one line a kind of pairs."""
+    from benchmarks.backends import same_share
     from benchmarks.from_files import bundled_pairs, listed_pairs
     from coam.types import Matches
 

@@ -1,11 +1,11 @@
 """Attention in bfloat16 on a CPU, head by head: two matrix products and powers of two that stay in the cache.
 
-torch's own attention multiplies bfloat16 at a quarter of the speed of torch's matrix product (measured with
-AVX512-BF16; where there is AMX it uses that, and is kept). Here logits are rounded to bfloat16, as are the
-results of all other layers: as many matches stay the same as with torch's own, and they are as precise.
+torch's own attention multiplies bfloat16 at less than half of the speed of torch's matrix product (measured
+with AVX512-BF16; where there is AMX it uses that, and is kept). Here logits are rounded to bfloat16, as are
+the results of all other layers: as many matches stay the same as with torch's own, and they are as precise.
 
 A softmax of bfloat16 would take longer than both products. Powers of two, without a shift where their range
-allows it and divided by their sum only after the second product, take a third of that.
+allows it and divided by their sum only after the second product, take little more than half of that.
 """
 
 from __future__ import annotations
