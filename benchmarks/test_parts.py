@@ -92,6 +92,6 @@ def test_a_version_beside_itself_finds_the_same_matches(tmp_path, monkeypatch, c
 
 
 def test_weights_in_8_bits_have_a_scale_for_each_output():
-    weight, scale = int8.quantised_weight(torch.tensor([[0.5, -1.0], [0.02, 0.01]]))
-    assert weight.tolist() == [[64, -127], [127, 64]]
+    weight, scale = int8.quantised_weight(torch.tensor([[0.25, -1.0], [0.02, 0.005]]))
+    assert weight.tolist() == [[32, -127], [127, 32]]
     torch.testing.assert_close(scale, torch.tensor([1 / 127, 0.02 / 127]))

@@ -55,7 +55,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         for rows in (slice(top, top + height) for top in range(0, count, height)):
             weight, total = _powers(queries[some, rows], keys[some].transpose(1, 2), memory)
             torch.div(torch.bmm(weight, values[some]), total, out=gathered[some, rows])
-    return gathered.unflatten(0, (batch, heads)).transpose(1, 2).flatten(2)
+    return gathered.view(batch, heads, count, channels).transpose(1, 2).flatten(2)
 
 
 def _powers(queries: Tensor, keys: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
