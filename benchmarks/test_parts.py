@@ -2,10 +2,14 @@
 
 import shutil
 from argparse import Namespace
+from pathlib import Path
 
+import cv2
 import pytest
+import torch
 
-from benchmarks import from_files, parts
+import coam
+from benchmarks import from_files, int8, parts, two_versions
 from benchmarks.speed import line_of, with_ratio
 from coam import samples
 
@@ -68,3 +72,26 @@ def test_pairs_of_a_folder_are_timed_by_kind(tmp_path, monkeypatch):
     # One round to warm up and two that count, each pair by both matchers in turn.
     assert seen == [(name, pair) for pair in ("ab", "bc", "ac") for name in found] * 3
     assert all(0 < row["seconds"] < 1 for row in rows)
+
+
+def test_a_version_beside_itself_finds_the_same_matches(tmp_path, monkeypatch, capsys):
+    photo = cv2.imread(str(samples.motorcycle().left))
+    for name in ("a.png", "b.png"):
+        cv2.imwrite(str(tmp_path / name), cv2.resize(photo, (160, 96)))
+    (tmp_path / "pairs.txt").write_text("a.png b.png 1\n")
+    source = str(Path(coam.__file__).parents[1])
+    arguments = ["two_versions", source, source, "--rounds", "1", "--photos", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    two_versions.main()
+    head, line = capsys.readouterr().out.splitlines()
+    assert head == "pairs | old | new | new / old | same matches"
+    kind, old, new, ratio, same = line.split(" | ")
+    assert (kind, same) == ("right", "1.000")
+    assert float(old) > 0
+    assert float(ratio) == pytest.approx(float(new) / float(old), abs=0.02)
+
+
+def test_weights_in_8_bits_have_a_scale_for_each_output():
+    weight, scale = int8.quantised_weight(torch.tensor([[0.25, -1.0], [0.02, 0.005]]))
+    assert weight.tolist() == [[32, -127], [127, 32]]
+    torch.testing.assert_close(scale, torch.tensor([1 / 127, 0.02 / 127]))

@@ -33,17 +33,36 @@ def test_two_keys_by_hand():
     torch.testing.assert_close(attend(query, key, value), torch.tensor([[[1.0, 3.0, 0.0, 8.0]]]))
 
 
-@pytest.mark.parametrize("logits", [2**20, 70, 1])
-def test_blocks_of_queries_change_nothing(logits, monkeypatch):
+@pytest.mark.parametrize("logits", [2**20, 200, 70, 1])  # all heads, two, rows of one, single rows
+def test_blocks_of_heads_and_queries_change_nothing(logits, monkeypatch):
     monkeypatch.setattr(headwise_attention, "_LOGITS", logits)
     query, key, value = random(2, 3, 13, 8), random(2, 3, 7, 8, seed=1), random(2, 3, 7, 8, seed=2)
     expected = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
     torch.testing.assert_close(attend(query, key, value), expected)
 
 
-def test_large_logits_stay_finite():
-    query = 200 * random(1, 1, 5, 8).bfloat16()
-    assert attend(query, query, query).isfinite().all()
+@pytest.mark.parametrize("factor", [1.0, 6.0, 20.0, 200.0])
+def test_large_exponents_are_shifted_into_range(factor):
+    """Beyond factor 6 powers of two of the exponents themselves are infinite, or all zero in a row."""
+    query, key = factor * random(1, 2, 64, 8), factor * random(1, 2, 50, 8, seed=1)
+    value = random(1, 2, 50, 8, seed=2)
+    expected = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attend(query, key, value), expected, atol=1e-4, rtol=1e-4)
+    assert attend(query.bfloat16(), key.bfloat16(), value.bfloat16()).isfinite().all()
+
+
+def test_one_head_out_of_range_leaves_another_as_it_is():
+    query, key, value = (random(1, 2, 9, 8, seed=seed) for seed in range(3))
+    alone = attend(query[:, :1], key[:, :1], value[:, :1])
+    query[:, 1] *= 500
+    torch.testing.assert_close(attend(query, key, value)[..., :8], alone)
+
+
+def test_bfloat16_is_as_exact_as_its_rounding_allows():
+    query, key, value = (random(1, 6, 300, 32, seed=seed).bfloat16() for seed in range(3))
+    exact = F.scaled_dot_product_attention(query.float(), key.float(), value.float())
+    error = attend(query, key, value).float() - exact.transpose(1, 2).flatten(2)
+    assert error.square().mean().sqrt() < 0.006 * exact.square().mean().sqrt()
 
 
 @pytest.mark.parametrize("masked", [False, True])

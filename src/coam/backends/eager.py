@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from coam.backends.fused_layers import can_fuse, fuse_activations
 from coam.backends.headwise_attention import attend_headwise, is_faster
 from coam.models.folding import fold_batch_norm
 from coam.models.network import DescriptorNetwork
@@ -46,7 +47,7 @@ class PlainNetwork:
 
 
 class FoldedNetwork(PlainNetwork):
-    """Batch norm folded, channels last, all weights and features in one type."""
+    """Batch norm folded, activations fused, channels last, all weights and features in one type."""
 
     _fine_stride = 2  # of the maps for refinement; those who run graphs of tensors set it
 
@@ -54,6 +55,8 @@ class FoldedNetwork(PlainNetwork):
         folded = fold_batch_norm(model).to(device=device, dtype=dtype)
         if is_faster(device, dtype):
             attend_headwise(folded)
+        if can_fuse(device, dtype):
+            fuse_activations(folded)
         super().__init__(folded.to(memory_format=torch.channels_last), device)  # type: ignore[call-overload]
         self.dtype = dtype
 

@@ -382,7 +382,7 @@ class Matcher:
         """
         run = run_side_by_side if self.device.type == "cpu" else one_by_one
         views = zip(*pairs, strict=True)
-        run([partial(photo.encode_all, own) for photo, own in zip(seen, views, strict=True)])
+        run([task for photo, own in zip(seen, views, strict=True) for task in photo.waiting(own)])
         encoded = [(seen[0][view0], seen[1][view1]) for view0, view1 in pairs]
         shares = [encoded] if run is one_by_one else [[pair] for pair in encoded]
         found = run([partial(self._matched_coarsely, share) for share in shares])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -65,21 +66,24 @@ class EncodedViews:
         self._known: dict[tuple[bytes, Size, Light], EncodedImage] = {}
 
     def __getitem__(self, view: View) -> EncodedImage:
-        self.encode_all([view])
+        for task in self.waiting([view]):
+            task()
         return self._known[_key(view)]
 
-    def encode_all(self, views: Iterable[View]) -> None:
-        """Encode those that are not yet, views of one size as one batch."""
-        waiting: dict[Size, dict[tuple[bytes, Size, Light], View]] = {}
+    def waiting(self, views: Iterable[View]) -> list[Callable[[], None]]:
+        """Tasks that encode those that are not yet, views of one size as one batch."""
+        groups: dict[Size, dict[tuple[bytes, Size, Light], View]] = {}
         for view in views:
             if _key(view) not in self._known:
-                waiting.setdefault(view.size, {})[_key(view)] = view
-        for group in waiting.values():
-            pictures = [
-                relight(render_view(self._rgb, view), view.light, self._lights) for view in group.values()
-            ]
-            batch = self._encode(torch.cat([as_tensor(picture) for picture in pictures]))
-            self._known.update(zip(group, split_encoded(batch), strict=True))
+                groups.setdefault(view.size, {})[_key(view)] = view
+        return [partial(self._encode_batch, group) for group in groups.values()]
+
+    def _encode_batch(self, group: dict[tuple[bytes, Size, Light], View]) -> None:
+        pictures = [
+            relight(render_view(self._rgb, view), view.light, self._lights) for view in group.values()
+        ]
+        batch = self._encode(torch.cat([as_tensor(picture) for picture in pictures]))
+        self._known.update(zip(group, split_encoded(batch), strict=True))
 
 
 def _key(view: View) -> tuple[bytes, Size, Light]:

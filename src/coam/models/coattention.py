@@ -181,8 +181,11 @@ class AttentionBlock(nn.Module):
     def _project(
         self, tokens: Tensor, source: Tensor, angles: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        query = self.query(self.norm_query(tokens))
-        key, value = self.key_value(self.norm_query(source)).chunk(2, dim=-1)
+        normalised = self.norm_query(tokens)
+        query = self.query(normalised)
+        key, value = self.key_value(normalised if source is tokens else self.norm_query(source)).chunk(
+            2, dim=-1
+        )
         query, key, value = (self._split_heads(x) for x in (query, key, value))
         if angles is not None:
             query, key = rotate_pairs(query, angles), rotate_pairs(key, angles)

@@ -1,0 +1,86 @@
+"""Layers with their activation taken by oneDNN, against the same layers of torch."""
+
+import pytest
+import torch
+from torch import nn
+
+from coam.backends import eager
+from coam.backends.eager import FoldedNetwork
+from coam.backends.fused_layers import FusedLayer, can_fuse, fuse_activations
+from coam.models.stacked import StackedCDUNet, StackedConfig
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(not can_fuse(CPU, torch.float32), reason="this torch has no oneDNN")
+
+
+def conv(*arguments: int, **options: int) -> nn.Module:
+    return nn.Conv2d(*arguments, **options).to(memory_format=torch.channels_last)
+
+
+SEQUENCES = {
+    "1x1, ReLU6": lambda: [conv(8, 48, 1), nn.Identity(), nn.ReLU6(inplace=True)],
+    "depthwise, stride 2": lambda: [conv(8, 8, 4, stride=2, padding=1, groups=8), nn.ReLU6()],
+    "3x3, ReLU, twice": lambda: [conv(8, 8, 3, padding=1), nn.ReLU(), conv(8, 4, 3, padding=1), nn.ReLU()],
+    "nothing after it": lambda: [conv(8, 4, 1), nn.ReLU(), conv(4, 1, 1)],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", SEQUENCES)
+@torch.inference_mode()
+def test_convolutions_give_the_same(name, dtype):
+    if not can_fuse(CPU, dtype):
+        pytest.skip("this CPU computes no bfloat16")
+    torch.manual_seed(0)
+    plain, fused = nn.Sequential(*SEQUENCES[name]()).to(dtype), nn.Sequential()
+    for key, layer in plain.named_children():
+        fused.add_module(key, layer)
+    features = (20 * torch.randn(2, 8, 12, 20)).to(dtype).contiguous(memory_format=torch.channels_last)
+    expected = plain(features.clone())
+    fuse_activations(nn.ModuleList([fused]))
+    kinds = [type(layer) for layer in fused]
+    assert FusedLayer in kinds
+    assert nn.ReLU not in kinds
+    assert nn.ReLU6 not in kinds
+    torch.testing.assert_close(fused(features), expected)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@torch.inference_mode()
+def test_a_linear_layer_with_either_gelu(approximate):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(16, 32), nn.GELU(approximate), nn.Linear(32, 16))
+    tokens = 3 * torch.randn(2, 7, 16)
+    expected = plain(tokens)
+    fuse_activations(plain)
+    assert [type(layer) for layer in plain] == [FusedLayer, nn.Identity, nn.Linear]
+    torch.testing.assert_close(plain(tokens), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_layers_outside_a_sequence_and_other_activations_stay():
+    network = nn.ModuleDict(
+        {"conv": conv(3, 3, 1), "relu": nn.ReLU(), "two": nn.Sequential(conv(3, 3, 1), nn.SiLU())}
+    )
+    fuse_activations(network)
+    assert not any(isinstance(module, FusedLayer) for module in network.modules())
+
+
+@torch.inference_mode()
+def test_a_folded_network_computes_the_same_where_nothing_can_be_fused(monkeypatch):
+    model = StackedCDUNet(StackedConfig(width=32, heads=2, rounds=(1, 1), decoder_widths=(24, 16, 8)))
+    fused = FoldedNetwork(model, CPU, torch.float32)
+    monkeypatch.setattr(eager, "can_fuse", lambda device, dtype: False)
+    plain = FoldedNetwork(model, CPU, torch.float32)
+    count = [sum(isinstance(m, FusedLayer) for m in network.model.modules()) for network in (fused, plain)]
+    assert count[0] > 40
+    assert count[1] == 0
+    images = torch.rand(2, 1, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    described = [network.decode(*map(network.encode, images)) for network in (fused, plain)]
+    for one, other in zip(*described, strict=True):
+        torch.testing.assert_close(one.descriptors, other.descriptors, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one.score, other.score, atol=1e-5, rtol=1e-4)
+
+
+def test_other_types_and_devices_are_left_to_torch():
+    assert not can_fuse(CPU, torch.float16)
+    assert not can_fuse(torch.device("cuda"), torch.float32)
