@@ -79,8 +79,15 @@ def adjust(
             everything.set_constant_cam_intrinsics(camera_id)
         everything.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
         pycolmap.create_default_bundle_adjuster(settings, everything, model).solve()
-        model.update_point_3d_errors()
-        manager = pycolmap.ObservationManager(model)
-        manager.filter_all_points3D(options.max_reprojection_error, own.min_angle)
-        manager.filter_observations_with_negative_depth()
+        remove_outliers(model, options)
+
+
+def remove_outliers(model: Any, options: MapperOptions) -> None:
+    """Remove observations that do not fit their points, and points that are seen from one direction only."""
+    import pycolmap
+
+    model.update_point_3d_errors()
+    manager = pycolmap.ObservationManager(model)
+    manager.filter_all_points3D(options.max_reprojection_error, options.adjustment.min_angle)
+    manager.filter_observations_with_negative_depth()
     model.update_point_3d_errors()
