@@ -9,11 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from coam.errors import ConfigError
+from coam.errors import ConfigError, DataError
 from coam.sfm.colmap_model import pipeline_options, quiet_colmap, read_model, registered_images
 from coam.sfm.mapping.model_checks import ModelConsistency
 from coam.sfm.mapping.options import MapperName, MapperOptions, MappingAttempt
-from coam.store.atomic import atomic_folder
+from coam.store.atomic import atomic_folder, remove_folder
 
 
 @dataclass(frozen=True)
@@ -112,26 +112,42 @@ def deregister(model: Any, names: Sequence[str], max_share: float) -> Sequence[s
 def _map_in_legs(given: MapperInput, database: Path, attempt: MappingAttempt) -> list[Any]:
     """Map a large place; legs that a killed run has finished are read, not mapped again.
 
-    A model is always read from its file before the next leg, so that a killed run gives what others give.
+    A model is always read from its file before the next leg, so a run that was killed gives what others give.
     """
     legs, options = given.legs, given.options
     assert legs is not None
-    model, step = None, options.large.photos_per_leg
+    model, step, photos = None, options.large.photos_per_leg, len(legs.order)
     folder = legs.folder / f"{options.attempts.index(attempt)}-{database.stem}"
-    for end in range(step, len(legs.order) + step, step):
-        done = folder / f"{end:06d}"
-        if not done.is_dir():
+    for end in range(step, photos + step, step):
+        leg = folder / f"{end:06d}"
+        if not _is_whole(leg):
+            remove_folder(leg)
             found = _map(given, database, attempt, model, legs.order[:end])
-            with atomic_folder(done) as temporary:
-                for grown in found[:1] or [model] * (model is not None):
+            grown = found[0] if found else model
+            with atomic_folder(leg) as temporary:
+                if grown is not None:
                     grown.write(temporary)
-        model = read_model(done) if any(done.iterdir()) else None
+        model = _read_leg(leg)
         registered = 0 if model is None else model.num_reg_images()
-        legs.say(f"{registered} of the first {min(end, len(legs.order))} of {len(legs.order)} photos mapped")
+        legs.say(f"{registered} of the first {min(end, photos)} of {photos} photos mapped")
     placed = set() if model is None else set(registered_images(model))
     others = [name for name in legs.order if name not in placed]
     rest = _map(given, database, attempt, names=others) if len(others) >= options.min_model_size else []
     return rest if model is None else [model, *rest]
+
+
+def _read_leg(leg: Path) -> Any:
+    """The model of a leg; None where none of its photos could be placed."""
+    return read_model(leg) if any(leg.iterdir()) else None
+
+
+def _is_whole(leg: Path) -> bool:
+    """Whether a leg is there and can be read."""
+    try:
+        _read_leg(leg)
+    except (DataError, OSError):
+        return False
+    return True
 
 
 def _map(
@@ -191,6 +207,8 @@ def _incremental_options(given: MapperInput, attempt: MappingAttempt) -> Any:
     if given.legs is not None:
         settings.ba_global_frames_ratio = settings.ba_global_points_ratio = options.large.growth
         settings.ba_global_max_refinements = options.large.refinements
+        settings.ba_global_max_num_iterations = options.large.iterations
+        settings.ba_global_function_tolerance = options.large.tolerance
     return settings
 
 

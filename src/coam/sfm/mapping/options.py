@@ -63,8 +63,10 @@ class LargePlaceOptions:
     )
     tracks_per_pair: int = 30  # at least, where a pair has so many
     cells: int = 6  # per side of a photo
-    growth: float = 1.25  # of photos or points, after which all are adjusted together
+    growth: float = 1.4  # of photos or points, after which all are adjusted together
     refinements: int = 2  # bundle adjustments with removal of outliers each time that they are, at most
+    iterations: int = 20  # of each of these
+    tolerance: float = 1e-5  # relative change of the cost at which one has converged
     photos_per_leg: int = 250  # so many more are mapped, then the model is kept: a killed run goes on there
     few_misplaced: float = 0.02  # of the photos: for so few nothing is mapped once more, they are left out
 
