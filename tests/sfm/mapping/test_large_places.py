@@ -23,7 +23,7 @@ from coam.sfm.pipeline import (
     run_sfm,
     verify_matches,
 )
-from coam.sfm.tracks.match_graph import growing_order, well_spread_tracks
+from coam.sfm.tracks.match_graph import well_spread_tracks
 from coam.sfm.workspace import SfmOptions, open_workspace
 from support.toy_scene import LookAlikes, OracleMatcher, Scene
 
@@ -102,19 +102,6 @@ def test_cameras_are_found_from_few_tracks_of_every_photo_and_pair(finished, arc
         own = graph.keypoints.of(photo)
         there = np.unique(cells[own][graph.keypoints.tracks[own] >= 0])
         assert len(np.unique(cells[used[image == photo]])) >= len(there) - 1
-
-
-def test_a_place_grows_along_its_strongest_pairs(finished, arc, arc_photos):
-    """Every photo of the order has a pair with one before it, and the first two have the strongest."""
-    _, verified, graph, _ = _stages(finished[0], arc_photos, arc)
-    verified.matched.close()
-    order = growing_order(graph)
-    assert sorted(order) == list(arc.names)
-    evidence = {pair: graph.edges.weights[graph.of(i)].sum() for i, pair in enumerate(graph.pairs)}
-    assert sorted(order[:2]) == sorted(max(evidence, key=evidence.__getitem__))
-    for place in range(1, 30):
-        joins = {pair: value for pair, value in evidence.items() if len({*pair} & set(order[:place])) == 1}
-        assert order[place] in max(joins, key=joins.__getitem__)
 
 
 @pytest.mark.parametrize("damage", ["killed", "damaged leg"])

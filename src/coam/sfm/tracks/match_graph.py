@@ -242,7 +242,7 @@ def growing_order(graph: MatchGraph) -> list[str]:
             linked.setdefault(second, []).append((-evidence, first))
     order: list[str] = []
     seen: set[str] = set()
-    for start in sorted(linked, key=lambda name: (min(linked[name]), name)):
+    for start in sorted(linked, key=lambda name: (min(linked[name])[0], name)):
         waiting = [(0.0, start)]
         while waiting:
             _, name = heapq.heappop(waiting)
