@@ -40,7 +40,7 @@ from coam.sfm.workspace import SfmOptions, Tracks, load_model, open_workspace
 from coam.store.documents import read_json
 from coam.store.journal import PairJournal
 from support import REPOSITORY, TESTS
-from support.toy_scene import OracleMatcher, Scene
+from support.toy_scene import LookAlikes, OracleMatcher, Scene
 
 
 def test_all_photos_registered_where_they_are(built, truth):
@@ -218,17 +218,6 @@ def test_two_places_in_one_folder_give_two_models(tmp_path):
         warnings = write_summary(work, models, verified, cycles, build_tracks(work, verified))["warnings"]
     reason = "3 of its 3 verified pairs disagree with its place in the model; likely wrong"
     assert f"model 1: {turned.name}: {reason}" in warnings
-
-
-class LookAlikes(OracleMatcher):
-    """Views 4 to 7 show a place that looks as views 0 to 3 do; the network does not believe much in that."""
-
-    def match(self, image0, image1, keypoints0=None):
-        a, b = self.index(image0), self.index(image1)
-        if (a < 4) == (b < 4):
-            return super().match(image0, image1, keypoints0)
-        found = super().match(image0, self.scene.names[b % 4])
-        return replace(found, scores=found.scores * 0.01, overlap=0.0 if a == b % 4 else 0.4)
 
 
 def test_places_that_look_alike_are_not_mixed(tmp_path):

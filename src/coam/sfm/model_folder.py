@@ -65,6 +65,10 @@ class ModelFolder:
         """Mapped models before loop closure and bundle adjustment, while a run goes on."""
         return self.root / f"mapped-{key[:12]}"
 
+    def legs(self, key: str) -> Path:
+        """Models of a part of the photos of large places, while they are mapped."""
+        return self.root / f"legs-{key[:12]}"
+
     def has_matches(self) -> bool:
         """Whether pairs have been matched, by a finished run or by one that was stopped."""
         return self.matches.exists() or self.matches.with_name(self.matches.name + ".parts").exists()

@@ -29,9 +29,10 @@ from coam.sfm.colmap_model import model_figures, model_poses, read_model
 from coam.sfm.descriptors import Described, Descriptors, describe_all
 from coam.sfm.interchange.colmap import write_database
 from coam.sfm.mapping.loop_closure import finish_model, remove_misplaced
-from coam.sfm.mapping.mapper import MapperInput, run_mapper
+from coam.sfm.mapping.mapper import Legs, MapperInput, run_mapper
 from coam.sfm.mapping.model_checks import ConsistencyCheck, listed, model_warnings
 from coam.sfm.mapping.model_files import write_model_page, write_models
+from coam.sfm.mapping.options import MapperOptions
 from coam.sfm.mapping.world_scale import from_distances, from_gps, read_distances
 from coam.sfm.matching.match_pairs import match_pairs
 from coam.sfm.matching.orientation import TurnedBack, find_turns
@@ -45,9 +46,11 @@ from coam.sfm.tracks.match_graph import (
     find_places,
     graph_of_place,
     graph_of_strong_pairs,
+    growing_order,
     longest_tracks,
     place_keypoints,
     save_keypoints,
+    well_spread_tracks,
 )
 from coam.sfm.verification.focal import calibrate
 from coam.sfm.verification.path_consistency import strong_pairs, trusted_pairs
@@ -260,20 +263,28 @@ def map_photos(work: Workspace, verified: VerifiedMatches, graph: MatchGraph, ke
     check = ConsistencyCheck(verified, graph, strong, work.options.verify, options.checks)
     constant = [index + 1 for index in work.cameras.given]  # ids as `write_database` gives them
     given = MapperInput(work.files.database, options, constant, check)
-    mapped = work.files.mapped(key)
-    for old in work.files.root.glob("mapped-*"):
-        if old != mapped:
+    mapped, legs = work.files.mapped(key), work.files.legs(key)
+    for old in (*work.files.root.glob("mapped-*"), *work.files.root.glob("legs-*")):
+        if old not in (mapped, legs):
             remove_folder(old)
-    if not mapped.is_dir():
-        smallest = min(options.min_model_size, len(work.photos.photos))
-        few = replace(given, options=replace(options, min_model_size=smallest))
-        with atomic_folder(mapped) as temporary:
-            _map_into(temporary, few, work, verified, graph)
-    places = sorted(mapped.iterdir(), key=lambda path: int(path.name))
-    models = [finish_model(read_model(place), given) for place in places]
+    with tempfile.TemporaryDirectory(prefix="coam-") as scratch:
+        if options.is_large(len(work.photos.photos)):
+            well_spread = Path(scratch) / "well_spread.db"
+            write_database(
+                well_spread, mapped_tracks(graph, options, True), verified.geometries, work.cameras
+            )
+            given = replace(given, well_spread=well_spread)
+        if not mapped.is_dir():
+            smallest = min(options.min_model_size, len(work.photos.photos))
+            few = replace(given, options=replace(options, min_model_size=smallest))
+            with atomic_folder(mapped) as temporary:
+                _map_into(temporary, legs, few, work, verified, graph)
+        places = sorted(mapped.iterdir(), key=lambda path: int(path.name))
+        models = [finish_model(read_model(place), given) for place in places]
     place_in_world(work, models)
     write_model_folder(work, models, graph)
-    remove_folder(mapped)
+    for folder in (mapped, legs):
+        remove_folder(folder)
     return models
 
 
@@ -305,16 +316,23 @@ def place_in_world(work: Workspace, models: Sequence[Any]) -> None:
 
 
 def _map_into(
-    folder: Path, given: MapperInput, work: Workspace, verified: VerifiedMatches, graph: MatchGraph
+    folder: Path,
+    legs: Path,
+    given: MapperInput,
+    work: Workspace,
+    verified: VerifiedMatches,
+    graph: MatchGraph,
 ) -> None:
     """Map every place by itself, without misplaced photos; models largest first: 0, 1, ..."""
     models = []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        for names in find_places(graph, given.options.min_matches):
+        for number, names in enumerate(find_places(graph, given.options.min_matches)):
             if len(names) < given.options.min_model_size:
                 break
-            own = graph_of_place(graph, names)
-            models += _map_place(Path(scratch), given, work, verified, own)
+            own, of_place = graph_of_place(graph, names), given
+            if given.options.is_large(len(names)):
+                of_place = replace(given, legs=Legs(legs / str(number), growing_order(own), work.say))
+            models += _map_place(Path(scratch), of_place, work, verified, own)
     placed = []
     for found in models:
         model, removed = remove_misplaced(found, given)
@@ -333,9 +351,17 @@ def _map_place(
     databases = [scratch / name for name in ("all.db", "strong.db")]
     strong = graph_of_strong_pairs(graph, given.options.strong_share)
     for database, chosen in zip(databases, (graph, strong), strict=True):
-        few = longest_tracks(chosen, given.options.matches_per_pair)
+        few = mapped_tracks(chosen, given.options, given.legs is not None)
         write_database(database, few, verified.geometries, work.cameras)
     return run_mapper(given, databases)
+
+
+def mapped_tracks(graph: MatchGraph, options: MapperOptions, large: bool) -> MatchGraph:
+    """The graph with the tracks from which cameras are found. large: those for a place of many photos."""
+    if not large:
+        return longest_tracks(graph, options.matches_per_pair)
+    own = options.large
+    return well_spread_tracks(graph, own.tracks_per_photo, own.tracks_per_pair, own.cells)
 
 
 def write_model_folder(work: Workspace, models: Sequence[Any], graph: MatchGraph) -> None:

@@ -12,11 +12,14 @@ from coam.sfm.tracks.match_graph import (
     find_places,
     graph_of_place,
     graph_of_strong_pairs,
+    growing_order,
     load_keypoints,
     longest_tracks,
     save_keypoints,
+    well_spread_tracks,
 )
 from coam.sfm.tracks.merge import Measurements
+from coam.types import Grid
 
 
 def test_the_longest_tracks_of_every_pair_stay():
@@ -33,6 +36,40 @@ def test_the_longest_tracks_of_every_pair_stay():
     assert longest_tracks(graph, 2).inlier.all()
     refused = replace(graph, inlier=np.array([False, True, True, True]))
     assert longest_tracks(refused, 1).inlier.tolist() == [False, True, True, True]
+
+
+def test_well_spread_tracks_come_from_all_parts_of_a_photo():
+    """Photos a and b with four tracks on the left, of which three are sure, and one weak on the right.
+
+    Two tracks of each photo are the best of either side; a pair that must have three gets the next best.
+    """
+    grid = Grid(4, 4, (0.0, 0.0), (1.0, 1.0))
+    ids = np.array([0, 1, 4, 5, 3])  # of a 4 x 4 grid: four in the first quarter, one in the second
+    keypoints = Keypoints(
+        ("a", "b"), (grid, grid), np.array([0, 5, 10]), np.tile(ids, 2), np.zeros((10, 2)),
+        np.tile(np.arange(5), 2),
+    )  # fmt: skip
+    assert keypoints.cells(2).tolist() == [0, 0, 0, 0, 1] * 2
+    scores = np.array([0.7, 0.9, 0.8, 0.5, 0.1])
+    edges = Measurements(
+        np.arange(5), np.arange(5, 10), np.zeros((5, 2)), np.tile(np.eye(2), (5, 1, 1)), scores
+    )
+    graph = MatchGraph(keypoints, (("a", "b"),), np.array([0, 5]), edges, np.ones(5, np.bool_))
+    assert well_spread_tracks(graph, 2, 0, 2).inlier.tolist() == [False, True, False, False, True]
+    assert well_spread_tracks(graph, 2, 3, 2).inlier.tolist() == [False, True, True, False, True]
+    assert well_spread_tracks(graph, 2, 0, 1).inlier.tolist() == [False, True, True, False, False]
+    refused = replace(graph, inlier=np.array([True, False, True, True, True]))
+    assert well_spread_tracks(refused, 1, 0, 2).inlier.tolist() == [False, False, True, False, False]
+
+
+def test_photos_come_in_the_order_of_the_strongest_pairs_that_join_them():
+    """c-d is the strongest pair; then c-b (3) comes before d-e (2), and a (5) only behind b; f-g is apart."""
+    pairs = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("f", "g"))
+    start, nodes = np.cumsum([0, 5, 3, 9, 2, 4]), np.arange(23)
+    edges = Measurements(nodes, nodes, np.zeros((23, 2)), np.tile(np.eye(2), (23, 1, 1)), np.ones(23))
+    names = Keypoints(tuple("abcdefgh"), (), nodes[:1], nodes[:0], np.zeros((0, 2)), nodes[:0])
+    graph = MatchGraph(names, pairs, start, edges, np.ones(23, np.bool_))
+    assert growing_order(graph) == ["c", "d", "b", "a", "e", "f", "g"]
 
 
 def test_pairs_with_little_evidence_are_left_out_but_every_photo_keeps_its_best():

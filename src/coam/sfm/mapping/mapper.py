@@ -9,10 +9,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from coam.errors import ConfigError
-from coam.sfm.colmap_model import pipeline_options, quiet_colmap
+from coam.errors import ConfigError, DataError
+from coam.sfm.colmap_model import pipeline_options, quiet_colmap, read_model, registered_images
 from coam.sfm.mapping.model_checks import ModelConsistency
 from coam.sfm.mapping.options import MapperName, MapperOptions, MappingAttempt
+from coam.store.atomic import atomic_folder, remove_folder
+
+
+@dataclass(frozen=True)
+class Legs:
+    """A large place is mapped so many photos after so many others; the model after each leg stays on disk."""
+
+    folder: Path
+    order: Sequence[str]  # photos
+    say: Callable[[str], None] = lambda line: None
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class MapperInput:
     constant_cameras: Collection[int] = ()  # ids of cameras that are not refined
     # A model that registers everything can be wrong; the default believes everything.
     check: Callable[[Any], ModelConsistency] = lambda model: ModelConsistency()
+    well_spread: Path | None = None  # database with fewer tracks, for the cameras of large models
+    legs: Legs | None = None  # of a large place
 
     def is_open(self, consistency: ModelConsistency) -> bool:
         """Whether evidence that counts is against the model: it may have drifted past its own beginning."""
@@ -49,15 +61,16 @@ def run_mapper(given: MapperInput, databases: Sequence[Path]) -> list[Any]:
         pairs, _ = opened.read_two_view_geometries()
     verified = {image for pair in pairs for image in pycolmap.pair_id_to_image_pair(pair)}
     attempts = options.attempts[:1] if options.mapper == "global" else options.attempts
+    tolerated = 0.0 if given.legs is None else options.large.few_misplaced * len(verified)
     for attempt, database in product(attempts, databases):
-        models = _map(given, database, attempt)
+        models = (_map if given.legs is None else _map_in_legs)(given, database, attempt)
         consistency, rank = ModelConsistency(), (0, 0.0, 0)
         if models:
             models[0], consistency = register_again(given, models[0], database, attempt)
             rank = consistency.rank(models[0])
         if rank > best_rank:
             best, best_rank = models, rank
-        all_consistent = bool(models) and not consistency.misplaced
+        all_consistent = bool(models) and len(consistency.misplaced) <= tolerated
         enough = best_rank[0] >= options.enough_registered * len(verified)
         if enough and (all_consistent or database is databases[-1]):
             break
@@ -96,8 +109,58 @@ def deregister(model: Any, names: Sequence[str], max_share: float) -> Sequence[s
     return names
 
 
-def _map(given: MapperInput, database: Path, attempt: MappingAttempt, begin: Any = None) -> list[Any]:
-    """Run COLMAP's mapper once. begin: a model whose missing photos are to be registered."""
+def _map_in_legs(given: MapperInput, database: Path, attempt: MappingAttempt) -> list[Any]:
+    """Map a large place; legs that a killed run has finished are read, not mapped again.
+
+    A model is always read from its file before the next leg, so a run that was killed gives what others give.
+    """
+    legs, options = given.legs, given.options
+    assert legs is not None
+    model, step, photos = None, options.large.photos_per_leg, len(legs.order)
+    folder = legs.folder / f"{options.attempts.index(attempt)}-{database.stem}"
+    for end in range(step, photos + step, step):
+        leg = folder / f"{end:06d}"
+        if not _is_whole(leg):
+            remove_folder(leg)
+            found = _map(given, database, attempt, model, legs.order[:end])
+            grown = found[0] if found else model
+            with atomic_folder(leg) as temporary:
+                if grown is not None:
+                    grown.write(temporary)
+        model = _read_leg(leg)
+        registered = 0 if model is None else model.num_reg_images()
+        legs.say(f"{registered} of the first {min(end, photos)} of {photos} photos mapped")
+    placed = set() if model is None else set(registered_images(model))
+    others = [name for name in legs.order if name not in placed]
+    rest = _map(given, database, attempt, names=others) if len(others) >= options.min_model_size else []
+    return rest if model is None else [model, *rest]
+
+
+def _read_leg(leg: Path) -> Any:
+    """The model of a leg; None where none of its photos could be placed."""
+    return read_model(leg) if any(leg.iterdir()) else None
+
+
+def _is_whole(leg: Path) -> bool:
+    """Whether a leg is there and can be read."""
+    try:
+        _read_leg(leg)
+    except (DataError, OSError):
+        return False
+    return True
+
+
+def _map(
+    given: MapperInput,
+    database: Path,
+    attempt: MappingAttempt,
+    begin: Any = None,
+    names: Sequence[str] = (),
+) -> list[Any]:
+    """Run COLMAP's mapper once. begin: a model whose missing photos are to be registered.
+
+    names: of the photos to map, by default all.
+    """
     import pycolmap
 
     with tempfile.TemporaryDirectory(prefix="coam-") as work:  # COLMAP writes copies of its own there
@@ -105,6 +168,7 @@ def _map(given: MapperInput, database: Path, attempt: MappingAttempt, begin: Any
             found = pycolmap.global_mapping(database, work, work, _global_options(given))
             return _largest_first(found, given.options.min_model_size)
         settings, before = _incremental_options(given, attempt), ""
+        settings.image_names = list(names)
         if begin is not None:
             settings.multiple_models = False
             before = tempfile.mkdtemp(dir=work)
@@ -140,6 +204,11 @@ def _incremental_options(given: MapperInput, attempt: MappingAttempt) -> Any:
     settings.triangulation.ignore_two_view_tracks = not attempt.two_view_tracks and options.min_model_size > 2
     settings.ba_refine_focal_length = settings.ba_refine_extra_params = options.refine_intrinsics
     settings.constant_cameras = set(given.constant_cameras)
+    if given.legs is not None:
+        settings.ba_global_frames_ratio = settings.ba_global_points_ratio = options.large.growth
+        settings.ba_global_max_refinements = options.large.refinements
+        settings.ba_global_max_num_iterations = options.large.iterations
+        settings.ba_global_function_tolerance = options.large.tolerance
     return settings
 
 

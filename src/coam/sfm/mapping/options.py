@@ -51,6 +51,27 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
+class LargePlaceOptions:
+    """How a place of many photos is mapped: on fewer tracks, adjusted together less often, leg by leg.
+
+    Chosen on the made landmark of 300 photos (`benchmarks.mapping`).
+    """
+
+    min_photos: int = 200  # of a place, from which on this holds
+    tracks_per_photo: int = (
+        200  # the longest and surest of so many cells in turn: cameras are found from them
+    )
+    tracks_per_pair: int = 30  # at least, where a pair has so many
+    cells: int = 6  # per side of a photo
+    growth: float = 1.4  # of photos or points, after which all are adjusted together
+    refinements: int = 2  # bundle adjustments with removal of outliers each time that they are, at most
+    iterations: int = 20  # of each of these
+    tolerance: float = 1e-5  # relative change of the cost at which one has converged
+    photos_per_leg: int = 250  # so many more are mapped, then the model is kept: a killed run goes on there
+    few_misplaced: float = 0.02  # of the photos: for so few nothing is mapped once more, they are left out
+
+
+@dataclass(frozen=True)
 class MapperOptions:
     """How models are built from a database."""
 
@@ -76,6 +97,7 @@ class MapperOptions:
         0.25  # of a photo's best pair: weaker pairs are left out where all give no right model
     )
     adjustment: AdjustmentOptions = field(default_factory=AdjustmentOptions)
+    large: LargePlaceOptions = field(default_factory=LargePlaceOptions)
     loop_closure: LoopClosureOptions = field(default_factory=LoopClosureOptions)
     checks: CheckOptions = field(default_factory=CheckOptions)
 
@@ -83,3 +105,7 @@ class MapperOptions:
         "MapperOptions(mapper, min_model_size, max_reprojection_error, refine_intrinsics, "
         "min_links=min_matches, links_per_pair=matches_per_pair, seed, threads)"
     )
+
+    def is_large(self, photos: int) -> bool:
+        """Whether a place of so many photos is mapped as `large` says."""
+        return self.mapper == "incremental" and photos >= self.large.min_photos

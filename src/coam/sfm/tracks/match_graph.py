@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -63,6 +64,15 @@ class Keypoints:
             if grid is not None:
                 positions[self.of(image)] = grid.positions(self.ids[self.of(image)])
         return positions
+
+    def cells(self, count: int) -> Ints:
+        """(N,) in which of `count` x `count` parts of its photo each node lies."""
+        cells = np.zeros(len(self.ids), np.int64)
+        for image, grid in enumerate(self.grids):
+            if grid is not None:
+                row, column = np.divmod(self.ids[self.of(image)], grid.columns)
+                cells[self.of(image)] = row * count // grid.rows * count + column * count // grid.columns
+        return cells
 
     def steps(self) -> Floats:
         """(N,) grid step of each node in pixels."""
@@ -214,11 +224,81 @@ def longest_tracks(graph: MatchGraph, per_pair: int) -> MatchGraph:
     return replace(graph, inlier=within & needed[number])
 
 
+def well_spread_tracks(graph: MatchGraph, per_photo: int, per_pair: int, cells: int) -> MatchGraph:
+    """The graph with few tracks: of every photo `per_photo`, of every pair at least `per_pair`.
+
+    The longest and surest come first, from `cells` x `cells` parts of a photo in turn. A track that one photo
+    or pair needs stays in all its photos.
+    """
+    edges, keypoints = graph.edges, graph.keypoints
+    number = keypoints.tracks[edges.first]
+    within = graph.inlier & (number == keypoints.tracks[edges.second]) & (number >= 0)
+    used = np.zeros(len(keypoints.ids), np.bool_)
+    used[edges.first[within]] = used[edges.second[within]] = True
+    nodes = np.flatnonzero(used)
+    track, image = keypoints.tracks[nodes], keypoints.image_of[nodes]
+    weight, count = (
+        np.bincount(number[within], own, keypoints.track_count) for own in (edges.weights[within], None)
+    )
+    # weights are at most 1
+    value = np.bincount(track, minlength=keypoints.track_count) + weight / np.maximum(count, 1) / 2
+    cell = image * cells**2 + keypoints.cells(cells)[nodes]
+    turn = _rank_within(cell, value[track])
+    needed = np.zeros(keypoints.track_count, np.bool_)
+    needed[track[_rank_within(image, -turn + value[track] / (value.max(initial=0.0) + 1)) < per_photo]] = True
+    for pair in range(len(graph.pairs)):
+        own = np.flatnonzero(within[graph.of(pair)]) + graph.start[pair]
+        others = own[~needed[number[own]]]
+        lacking = max(0, per_pair - (len(own) - len(others)))
+        needed[number[others[np.argsort(-value[number[others]], kind="stable")[:lacking]]]] = True
+    return replace(graph, inlier=within & needed[number])
+
+
+def _rank_within(group: Ints, value: Floats) -> Ints:
+    """(N,) 0 for the largest value of each group (N,), 1 for the next, ..."""
+    order = np.lexsort((-value, group))
+    begin = np.searchsorted(group[order], group[order])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - begin
+    return rank
+
+
+def growing_order(graph: MatchGraph) -> list[str]:
+    """Photos in the order in which a maximum spanning tree grows from the strongest pair.
+
+    Each comes with the strongest pair that joins it to those before it; parts that no pair joins follow, the
+    one with the strongest pair first. Photos without a pair are not there.
+    """
+    linked: dict[str, list[tuple[float, str]]] = {}
+    for (first, second), evidence in pair_evidence(graph).items():
+        if evidence > 0:
+            linked.setdefault(first, []).append((-evidence, second))
+            linked.setdefault(second, []).append((-evidence, first))
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(linked, key=lambda name: (min(linked[name])[0], name)):
+        waiting = [(0.0, start)]
+        while waiting:
+            _, name = heapq.heappop(waiting)
+            if name not in seen:
+                seen.add(name)
+                order.append(name)
+                for link in linked[name]:
+                    heapq.heappush(waiting, link)
+    return order
+
+
+def pair_evidence(graph: MatchGraph) -> dict[Pair, float]:
+    """How much speaks for every pair: the sum of the weights of its edges."""
+    pair_of = np.repeat(np.arange(len(graph.pairs)), np.diff(graph.start))
+    evidence = np.bincount(pair_of, np.where(graph.inlier, graph.edges.weights, 0.0), len(graph.pairs))
+    return dict(zip(graph.pairs, evidence.tolist(), strict=True))
+
+
 def graph_of_strong_pairs(graph: MatchGraph, share: float) -> MatchGraph:
     """The graph with the edges of `strong_pairs` only, by the sum of the weights of a pair's edges."""
     pair_of = np.repeat(np.arange(len(graph.pairs)), np.diff(graph.start))
-    evidence = np.bincount(pair_of, np.where(graph.inlier, graph.edges.weights, 0.0), len(graph.pairs))
-    chosen = strong_pairs(dict(zip(graph.pairs, evidence.tolist(), strict=True)), share)
+    chosen = strong_pairs(pair_evidence(graph), share)
     strong = np.array([pair in chosen for pair in graph.pairs], np.bool_)
     return replace(graph, inlier=graph.inlier & strong[pair_of])
 
@@ -236,5 +316,6 @@ def find_places(graph: MatchGraph, min_matches: int) -> list[set[str]]:
 
 def graph_of_place(graph: MatchGraph, names: Collection[str]) -> MatchGraph:
     """The graph with the edges between the photos `names` only."""
-    own = np.array([set(pair) <= set(names) for pair in graph.pairs], np.bool_)
+    wanted = set(names)
+    own = np.array([wanted.issuperset(pair) for pair in graph.pairs], np.bool_)
     return replace(graph, inlier=graph.inlier & np.repeat(own, np.diff(graph.start)))

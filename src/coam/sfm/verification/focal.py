@@ -17,6 +17,7 @@ import numpy.typing as npt
 from coam.geometry.coordinates import to_colmap
 from coam.sfm.matching.pair_matches import PairMatches
 from coam.sfm.verification.two_view import VerifiedMatches, VerifiedPair
+from coam.store.journal import Pair
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,8 +49,12 @@ def calibrate(
     if not guessed:
         return verified, True
     geometries, good = dict(verified.geometries), True
-    for camera in guessed.values():
-        own = [pair for pair in verified.accepted if all(cameras[name] is camera for name in pair)]
+    of_camera: dict[int, list[Pair]] = {camera: [] for camera in guessed}
+    for pair in verified.accepted:
+        first, second = (id(cameras[name]) for name in pair)
+        if first == second and first in of_camera:
+            of_camera[first].append(pair)
+    for camera, own in zip(guessed.values(), of_camera.values(), strict=True):
         own.sort(key=lambda pair: (len(geometries[pair].inliers), pair), reverse=True)
         strongest = own[: options.strongest_pairs]
         found = [focal_of_pair(verified.inliers(pair), camera, options) for pair in strongest]
@@ -61,8 +66,8 @@ def calibrate(
         params[camera.focal_length_idxs()] = focal
         camera.params = params
     for pair in verified.accepted:
-        own = [cameras[name] for name in pair]
-        geometries[pair] = _with_calibrated_pose(geometries[pair], verified.inliers(pair), own, options)
+        both = [cameras[name] for name in pair]
+        geometries[pair] = _with_calibrated_pose(geometries[pair], verified.inliers(pair), both, options)
     return replace(verified, geometries=geometries), good
 
 
