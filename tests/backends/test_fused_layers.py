@@ -6,11 +6,11 @@ from torch import nn
 
 from coam.backends import eager
 from coam.backends.eager import FoldedNetwork
-from coam.backends.fused_layers import FusedLayer, can_fuse, fuse_activations
+from coam.backends.fused_layers import FusedLayer, fuse_activations, takes_activations
 from coam.models.stacked import StackedCDUNet, StackedConfig
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not can_fuse(CPU, torch.float32), reason="this torch has no oneDNN")
+pytestmark = pytest.mark.skipif(not takes_activations(CPU, torch.float32), reason="this torch has no oneDNN")
 
 
 def conv(*arguments: int, **options: int) -> nn.Module:
@@ -29,7 +29,7 @@ SEQUENCES = {
 @pytest.mark.parametrize("name", SEQUENCES)
 @torch.inference_mode()
 def test_convolutions_give_the_same(name, dtype):
-    if not can_fuse(CPU, dtype):
+    if not takes_activations(CPU, dtype):
         pytest.skip("this CPU computes no bfloat16")
     torch.manual_seed(0)
     plain, fused = nn.Sequential(*SEQUENCES[name]()).to(dtype), nn.Sequential()
@@ -69,7 +69,7 @@ def test_layers_outside_a_sequence_and_other_activations_stay():
 def test_a_folded_network_computes_the_same_where_nothing_can_be_fused(monkeypatch):
     model = StackedCDUNet(StackedConfig(width=32, heads=2, rounds=(1, 1), decoder_widths=(24, 16, 8)))
     fused = FoldedNetwork(model, CPU, torch.float32)
-    monkeypatch.setattr(eager, "can_fuse", lambda device, dtype: False)
+    monkeypatch.setattr(eager, "takes_activations", lambda device, dtype: False)
     plain = FoldedNetwork(model, CPU, torch.float32)
     count = [sum(isinstance(m, FusedLayer) for m in network.model.modules()) for network in (fused, plain)]
     assert count[0] > 40
@@ -82,5 +82,5 @@ def test_a_folded_network_computes_the_same_where_nothing_can_be_fused(monkeypat
 
 
 def test_other_types_and_devices_are_left_to_torch():
-    assert not can_fuse(CPU, torch.float16)
-    assert not can_fuse(torch.device("cuda"), torch.float32)
+    assert not takes_activations(CPU, torch.float16)
+    assert not takes_activations(torch.device("cuda"), torch.float32)

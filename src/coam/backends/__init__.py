@@ -3,7 +3,7 @@
 | backend | what runs | matches that stay the same |
 |---|---|---|
 | `plain` | the network as it was trained, float32 (bfloat16 autocast on CUDA) | the reference |
-| `float32` | batch norm folded, channels last | all but ties |
+| `float32` | batch norm folded, activations fused, channels last | all but ties |
 | `bfloat16` | the same in bfloat16, on a CPU that computes in it | 96 %, precision within .001 MMA |
 | `cuda_graphs` | the same in half precision, a CUDA graph per shape, Triton's fused kernels | 99 % |
 | `onnxruntime`, `openvino` | the exported graphs, float32 | all but ties |

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from coam.backends.fused_layers import can_fuse, fuse_activations
+from coam.backends.fused_layers import fuse_activations, takes_activations
 from coam.backends.headwise_attention import attend_headwise, is_faster
 from coam.models.folding import fold_batch_norm
 from coam.models.network import DescriptorNetwork
@@ -55,7 +55,7 @@ class FoldedNetwork(PlainNetwork):
         folded = fold_batch_norm(model).to(device=device, dtype=dtype)
         if is_faster(device, dtype):
             attend_headwise(folded)
-        if can_fuse(device, dtype):
+        if takes_activations(device, dtype):
             fuse_activations(folded)
         super().__init__(folded.to(memory_format=torch.channels_last), device)  # type: ignore[call-overload]
         self.dtype = dtype

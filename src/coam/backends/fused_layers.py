@@ -42,7 +42,7 @@ def _named(activation: nn.Module) -> tuple[str, list[float], str]:
     return ("hardtanh", [0.0, 6.0], "") if isinstance(activation, nn.ReLU6) else ("relu", [], "")
 
 
-def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+def takes_activations(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this build of torch offers it, and this CPU can do it."""
     names = ("_convolution_pointwise", "_linear_pointwise", "_is_mkldnn_bf16_supported")
     if device.type != "cpu" or not all(hasattr(torch.ops.mkldnn, name) for name in names):
