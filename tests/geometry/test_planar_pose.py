@@ -269,3 +269,13 @@ def test_what_is_no_direction_and_no_matrix():
     np.testing.assert_array_equal(_matrix(some), some)
     for nothing in (None, np.zeros((3, 3)), damaged, np.eye(2)):
         assert _matrix(nothing) is None
+
+
+def test_support_falls_with_the_distance_in_thresholds():
+    """Side by side lines are rows: 0.6 pixels off a row is a Sampson distance of 0.6 / sqrt(2)."""
+    points0, points1 = np.array([[500.0, 400.0]]), np.array([[450.0, 400.6]])
+    data = correspondences(points0, points1, cameras=(CAMERA, CAMERA))
+    pose = np.eye(3), np.array([-1.0, 0.0, 0.0])
+    for threshold in (0.5, 2.0):
+        expected = 1 - (0.6 / np.sqrt(2) / (2 * threshold)) ** 2
+        assert support(pose, data, threshold)[0] == pytest.approx(expected, rel=1e-6)

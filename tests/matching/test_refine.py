@@ -354,3 +354,11 @@ def test_a_grid_of_one_row_or_column_keeps_its_place_across():
         along, across = (0, 1) if rows == 1 else (1, 0)
         assert refined.points[0, along].item() == pytest.approx(9.5 + 4 * 0.1 / 0.6)
         assert refined.points[0, across].item() == 1.5
+
+
+def test_a_joint_top_beyond_the_neighbours_is_not_believed() -> None:
+    """Slopes .3 and .2, bends -1, twist .8: the joint top is (1.28, 1.22) cells off."""
+    similarity = torch.tensor([[0.9, 0.3, -0.7], [0.2, 1.0, 0.8], [-0.7, 0.7, 0.9]])
+    grid = cell_centres(3, 3, 4)
+    found = refine_quadratic(torch.ones(1, 1), similarity.view(9, 1), torch.tensor([4]), 3, 3, grid)
+    torch.testing.assert_close(found.points, torch.tensor([[5.5 + 4 * 0.3, 5.5 + 4 * 0.2]]))
