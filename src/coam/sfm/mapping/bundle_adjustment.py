@@ -37,9 +37,6 @@ def triangulate_all(
     """
     settings = pipeline_options(options.seed, options.threads)
     settings.ba_global_max_refinements = 1  # `adjust` follows
-    if options.is_large(model.num_reg_images()):
-        settings.ba_global_max_num_iterations = options.large.iterations
-        settings.ba_global_function_tolerance = options.large.tolerance
     triangulation = settings.triangulation
     triangulation.ignore_two_view_tracks = not two_view_tracks
     if radius is not None:
@@ -70,11 +67,6 @@ def adjust(
     settings.ceres.solver_options.max_num_iterations = own.iterations
     settings.ceres.solver_options.function_tolerance = own.tolerance
     settings.ceres.solver_options.num_threads = options.threads
-    if options.is_large(model.num_reg_images()):  # COLMAP itself only from 1,000 photos
-        settings.ceres.auto_select_solver_type = False
-        solver = settings.ceres.solver_options  # its types have no public names
-        solver.linear_solver_type = type(solver.linear_solver_type).ITERATIVE_SCHUR
-        solver.preconditioner_type = type(solver.preconditioner_type).SCHUR_JACOBI
     for scale in (own.loss_scale, None):
         model.update_point_3d_errors()
         median = float(np.median([point.error for point in model.points3D.values()] or [0.0]))

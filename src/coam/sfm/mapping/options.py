@@ -54,7 +54,7 @@ class CheckOptions:
 class LargePlaceOptions:
     """How a place of many photos is mapped: on fewer tracks, adjusted together less often, leg by leg.
 
-    Chosen on the made landmark of 300 photos (`benchmarks.mapping`).
+    Chosen on the made landmark of 300 photos, checked on that of 500 (`benchmarks.mapping`, docs/scale.md).
     """
 
     min_photos: int = 200  # of a place, from which on this holds

@@ -73,27 +73,37 @@ def build_tracks(first: Ints, second: Ints, weights: Floats, image_of: Ints) -> 
     """
     label = np.arange(len(image_of))  # of the track of each node: one of its nodes
     nodes = np.arange(len(image_of))  # those of tracks that have undecided edges
+    # These tracks are numbered anew when few are left, so that late rounds cost little.
+    node_of, number = (
+        label.copy(),
+        label.copy(),
+    )  # of each track one of its nodes; the track of each of `nodes`
     photos = int(image_of.max(initial=0)) + 1
-    ends = np.stack([first, second])[:, np.argsort(-weights, kind="stable")]  # labels (2, M) of these edges
-    while ends.shape[1]:
-        decided = _strongest_of_both(ends, len(label))
-        joined = np.full(len(label), -1)  # label -> that of the track that it would become
+    ends = np.stack([first, second])[:, np.argsort(-weights, kind="stable")]  # tracks (2, M) of these edges
+    while len(nodes):
+        count = len(node_of)
+        decided = _strongest_of_both(ends, count)
+        joined = np.full(count, -1)  # track -> the one that it would become
         joined[ends[:, decided]] = ends[0, decided]
-        members = nodes[joined[label[nodes]] >= 0]
-        become = joined[label[members]]
-        places = np.sort(become * photos + image_of[members])
-        twice = np.zeros(len(label), np.bool_)
+        members = np.flatnonzero(joined[number] >= 0)
+        places = np.sort(joined[number[members]] * photos + image_of[nodes[members]])
+        twice = np.zeros(count, np.bool_)
         twice[places[1:][places[1:] == places[:-1]] // photos] = True
-        follow = ~twice[become]
-        label[members[follow]] = become[follow]
-        ends = label[ends[:, ~decided]]
+        follow = (joined >= 0) & ~twice[joined]
+        become = np.where(follow, joined, np.arange(count))
+        number, ends = become[number], become[ends[:, ~decided]]
         # of several edges between two tracks the strongest decides for all
-        _, kept = np.unique(ends.min(axis=0) * len(label) + ends.max(axis=0), return_index=True)
+        _, kept = np.unique(ends.min(axis=0) * count + ends.max(axis=0), return_index=True)
         kept = np.sort(kept)
         ends = ends[:, kept[ends[0, kept] != ends[1, kept]]]
-        undecided = np.zeros(len(label), np.bool_)
+        undecided = np.zeros(count, np.bool_)
         undecided[ends] = True
-        nodes = nodes[undecided[label[nodes]]]
+        alive = undecided[number]
+        label[nodes[~alive]] = node_of[number[~alive]]
+        nodes, number = nodes[alive], number[alive]
+        if 2 * undecided.sum() < count:
+            renumbered = np.cumsum(undecided) - 1
+            node_of, number, ends = node_of[undecided], renumbered[number], renumbered[ends]
     _, component, sizes = np.unique(label, return_inverse=True, return_counts=True)
     number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)
     return np.asarray(number[component], np.int64)
