@@ -22,40 +22,45 @@ from coam.sfm.workers.pool import Bench, Outcome, Pool, Task, Work, WorkerDied
 
 ANSWERS_WITHIN = 10.0  # seconds: a head node that does not is not there; Ray itself would ask for minutes
 ASKED_EVERY = 5.0  # seconds
-GONE_AFTER = (
-    25.0  # seconds without an answer; after a minute Ray would end this process, with what is not kept
-)
+GONE_AFTER = 25.0  # seconds of silence; after a minute Ray would end this process, with what is not kept
 
 
 class _Head:
-    """The head node of the cluster, which is asked now and then whether it is still there."""
+    """The head node of the cluster, which is asked now and then whether it is still there.
+
+    address: "HOST:PORT", or empty for one that cannot be asked from here.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.gone = False
-        self._asked = self._heard = time.monotonic()
+        self._asked = time.monotonic()
+        self._silent_since: float | None = None
 
     def check(self) -> None:
         """One line where it is gone, in time for results to be kept."""
-        if time.monotonic() - self._asked < ASKED_EVERY:
+        if not self.address or time.monotonic() - self._asked < ASKED_EVERY:
             return
         self._asked = time.monotonic()
-        try:
-            knock(self.address)
-            self._heard = self._asked
-        except OSError as error:
-            if self._asked - self._heard >= GONE_AFTER:
-                self.gone = True
-                raise DataError(
-                    "the head node of the Ray cluster is gone; run the same line again to go on, there or "
-                    "without Ray"
-                ) from error
+        if answers(self.address):
+            self._silent_since = None
+            return
+        self._silent_since = self._silent_since or self._asked
+        if self._asked - self._silent_since >= GONE_AFTER:
+            self.gone = True
+            raise DataError(
+                "the head node of the Ray cluster is gone; run the same line again to go on, also without Ray"
+            )
 
 
-def knock(address: str) -> None:
-    """An `OSError` where nobody answers at "HOST:PORT"."""
+def answers(address: str) -> bool:
+    """Whether somebody listens at "HOST:PORT"."""
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+    try:
+        socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+    except (OSError, OverflowError, ValueError):
+        return False
+    return True
 
 
 class _Actor:
@@ -124,7 +129,8 @@ class RayActors(Pool[_Actor]):
             self._opened = True
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         require_gpus(resources.get("GPU", 0.0), self.count, self.gpus)
-        self._head = _Head(ray.get_runtime_context().gcs_address)
+        address = ray.get_runtime_context().gcs_address
+        self._head = _Head(address if answers(address) else "")
 
     def finished(self, task: Task, chunk: Sequence[Any]) -> None:
         """Files that no other item reads leave the cluster's memory."""
@@ -193,19 +199,16 @@ def connect_to_ray(address: str, workers: int) -> None:
         ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
         return
     start_one = "start one with: ray start --head, or use --ray local"
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    there = bool(host) and port.isdecimal()
-    try:
-        if there:
-            knock(f"{host}:{port}")
-    except (OSError, OverflowError) as error:
-        raise CoamError(f"no Ray cluster at {address}; {start_one}") from error
+    known = address.removeprefix("ray://")
+    asked = known.rpartition(":")[2].isdecimal()
+    if asked and not answers(known):
+        raise CoamError(f"no Ray cluster at {address}; {start_one}")
     try:
         ray.init(address=address, log_to_driver=False)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (
-            "lets nobody in without its token; set RAY_AUTH_TOKEN" if there else f"is not there; {start_one}"
-        )
+        reason = f"is not there; {start_one}"
+        if asked:
+            reason = "lets nobody in without its token; set RAY_AUTH_TOKEN"
         raise CoamError(f"the Ray cluster at {address} {reason}") from error
 
 
