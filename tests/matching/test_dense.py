@@ -120,9 +120,10 @@ def sharpness_of(spread: Tensor) -> Tensor:
     return torch.minimum(torch.ones_like(spread), 1.8 / (0.5 + spread))
 
 
-def test_grid_matches_step_by_step():
+@pytest.mark.parametrize(("rows0", "columns0"), [(14, 20), (20, 120)])
+def test_grid_matches_step_by_step(rows0, columns0):
     """More than are wanted are mutual; those of low score take no part; both ways of seeking count alike."""
-    dense0, dense1 = textured(14, 20, 1), textured(16, 12, 2)
+    dense0, dense1 = textured(rows0, columns0, 1), textured(16, 12, 2)
     found = DenseMatching(FINE, 6.0).between(dense0, dense1)
     sides = []
     for dense in (dense0, dense1):
@@ -145,7 +146,11 @@ def test_grid_matches_step_by_step():
     seen = seek(dense0.fine[0], dense1.fine[0], points0, near1, 2, FINE.fine_radius)
     score = rank * sharpness_of(seen.spread)
     assert (sharpness_of(seen.spread) < 1).any()
-    chosen = choose_spread(points0, score, 12, 80 / 16, 0.5)
+    long_side, short_side = 4 * columns0, 4 * rows0
+    chosen = choose_spread(points0, score, 12, long_side / 16, 0.5)
+    if long_side > 100:  # cells hold several matches: those of another size choose others
+        for other in (short_side / 16, long_side * 16):
+            assert choose_spread(points0, score, 12, other, 0.5).tolist() != chosen.tolist()
     back = seek(dense1.fine[0], dense0.fine[0], seen.points[chosen], points0[chosen], 2, FINE.fine_radius)
     assert found.index0.tolist() == index0[mutual[chosen]].tolist()
     assert found.index1.tolist() == index1[there[chosen]].tolist()
