@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from coam.backends import eager
+from coam.backends import eager, fused_layers
 from coam.backends.eager import FoldedNetwork
 from coam.backends.fused_layers import FusedLayer, fuse_activations, takes_activations
 from coam.models.stacked import StackedCDUNet, StackedConfig
@@ -84,3 +84,24 @@ def test_a_folded_network_computes_the_same_where_nothing_can_be_fused(monkeypat
 def test_other_types_and_devices_are_left_to_torch():
     assert not takes_activations(CPU, torch.float16)
     assert not takes_activations(torch.device("cuda"), torch.float32)
+
+
+def not_with_these_arguments(self, features):
+    raise RuntimeError("expected at most 9 argument(s) but received 10")
+
+
+def without_activation(self, features):
+    fused = torch.nn.functional.conv2d if self.shape else torch.nn.functional.linear
+    return fused(features, self.weight, self.bias, *([1, 1] if self.shape else []))
+
+
+@pytest.mark.parametrize("forward", [not_with_these_arguments, without_activation])
+def test_operators_of_another_torch_that_differ_are_not_used(forward, monkeypatch):
+    fused_layers._is_right.cache_clear()
+    before = torch.random.get_rng_state()
+    with monkeypatch.context() as patched:
+        patched.setattr(FusedLayer, "forward", forward)
+        assert not takes_activations(CPU, torch.float32)
+    fused_layers._is_right.cache_clear()
+    assert takes_activations(CPU, torch.float32)
+    assert torch.equal(torch.random.get_rng_state(), before)  # a user's seed gives what it gave

@@ -8,7 +8,8 @@ own depends on the size of a map, and takes many times as long on another one.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -44,12 +45,31 @@ def _named(activation: nn.Module) -> tuple[str, list[float], str]:
 
 def takes_activations(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this build of torch offers it, and this CPU can do it."""
-    names = ("_convolution_pointwise", "_linear_pointwise", "_is_mkldnn_bf16_supported")
-    if device.type != "cpu" or not all(hasattr(torch.ops.mkldnn, name) for name in names):
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
+    try:
+        if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        return _is_right(dtype)
+    except (AttributeError, RuntimeError, TypeError):  # not there, or with other arguments
+        return False
+
+
+@cache
+def _is_right(dtype: torch.dtype) -> bool:
+    """Whether small layers give what torch's own give: these operators are private to torch."""
+    shapes = (nn.Conv2d(2, 3, 3, padding=1, device="meta"), nn.Linear(4, 3, device="meta"))
+    layers = [layer.to_empty(device="cpu") for layer in shapes]  # draws no random numbers
+    with torch.inference_mode():
+        for layer, activation in product(layers, (kind() for kind in _ACTIVATIONS)):
+            for parameter in layer.parameters():
+                values = torch.linspace(-1, 1, parameter.numel(), dtype=dtype).reshape(parameter.shape)
+                parameter.data = values
+            features = torch.linspace(-3, 3, 32, dtype=dtype).reshape(1, 2, 4, 4)
+            fused = FusedLayer(layer, activation)(features)
+            if not torch.allclose(fused.float(), activation(layer(features)).float(), rtol=0.02, atol=0.02):
+                return False
+    return True
 
 
 def fuse_activations(network: nn.Module) -> None:
